@@ -136,16 +136,6 @@ def test_a_worker_that_leaves_out_a_local_step_is_in_the_round() -> None:
     assert speed.calls_until(rounds, 10, 0.0)["allreduce"] == (1, pytest.approx(4_000))
 
 
-def test_settings_that_trained_alike_are_named() -> None:
-    twin = _run("accordion", quality=79.0, calls={"allgather": 800})
-    runs = [
-        replace(run, epochs=run.epochs.assign(**{"train/loss": [1.0], "test/loss": [loss]}))
-        for run, loss in ((DENSE, 2.0), (TOPK, 3.0), (twin, 3.0))
-    ]
-    said = "trained exactly as another one: resnet.accordion as resnet.topk_0.01."
-    assert said in markdown(methods.page(runs, "small"))
-
-
 def test_the_front_has_what_nothing_undercuts() -> None:
     points = {"dense": (0.0, 100.0), "good": (0.0, 10.0), "small": (5.0, 1.0), "bad": (6.0, 20.0)}
     points["diverged"] = (float("nan"), 0.5)
@@ -385,56 +375,6 @@ def test_no_figure_joins_the_quality_of_one_model_with_the_bytes_of_another(
         assert words in " ".join(page.figures[name]().get_suptitle().split())
 
 
-def test_the_classes_are_those_of_the_seeds() -> None:
-    """Six seeds: one setting within the margin, one worse, one of another optimizer far better."""
-    runs = [
-        _run(method, seed, quality=80.0 + seed / 10 - loss + (seed % 2) / 50, calls=calls)
-        for method, loss, calls in (
-            ("dense", 0.0, {"allreduce": 40_000}),
-            ("topk_0.01", 0.1, {"allgather": 800}),
-            ("topk_0.001", 5.0, {"allgather": 80}),
-            ("demo_32", -2.0, {"allgather": 400}),
-        )
-        for seed in range(6)
-    ]
-    runs = [
-        replace(run, epochs=run.epochs.assign(**{"test/accuracy_percent": value}))
-        if run.method != "dense" and run.seed == 0
-        else run
-        for run in runs
-        for value in [run.epochs["test/accuracy_percent"] + 0.03]
-    ]
-    page = methods.page(runs, "small")
-    table = page.sections[0].table
-    assert table is not None
-    words = table.set_index("class")["settings, fewest bytes first"]
-    assert dict(words) == {
-        "equivalent": "topk_0.01", "better": "demo_32", "worse": "topk_0.001", "undecided": "-",
-    }  # fmt: skip
-    assert "n = 6: of 3 settings 1 are shown to be equivalent" in page.sections[0].text
-
-
-def test_a_workload_is_judged_by_its_own_metric() -> None:
-    """The GPT's is the loss in nats, in percent; rates that two seeds tried have a mean."""
-    runs = [
-        replace(run, epochs=run.epochs.assign(**{"test/loss": loss, "validation/loss": loss + 0.1}))
-        for method, by_seed in (
-            ("dense", (1.8, 1.9)), ("topk_0.01", (1.818, 1.9)), ("topk_0.01_lr0.002", (1.7, 1.8)),
-            ("topk_0.01_tuned", (1.7, 1.8)),
-        )
-        for seed, loss in enumerate(by_seed)
-        for run in [_run(method, seed, quality=6.0, calls={"allgather": 400}, workload="gpt")]
-    ]  # fmt: skip
-    assert frame.of(methods.numbers(runs), methods.LOSS, "gpt.topk_0.01") == pytest.approx([1, 0])
-    page = methods.page(runs, "small")
-    text = markdown(page)
-    assert "# Benchmark: 3 settings on GPT, characters" in text
-    assert "| setting | front | rate | n | loss | loss, % | 95 % interval | class |" in text
-    assert "| GPT, characters | topk_0.01 | 0.002 |  | 1.85 | 1.75 |" in text
-    assert "| topk_0.01_tuned | payload, wire | 0.1 | 2 |" in text
-    page.figures["methods"]()
-
-
 def test_the_docs_count_the_classes_as_the_page_does() -> None:
     page = methods.RESULTS / "benchmark" / "small" / "methods" / "table.md"
     docs = methods.RESULTS.parent / "docs" / "benchmark.md"
@@ -482,17 +422,3 @@ def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread:
         f"What fewer bytes cost: {workloads()[own.workload].title} scale, data, n = 3; bars: 95 % interval"
     )
     assert f"diverged in a seed: {own.names[lost]}" in said
-
-
-def test_the_page_has_the_headline_of_the_workload_that_it_names() -> None:
-    own = _stated()
-    runs = [
-        _run(method, seed, quality=100.0 + seed, calls={"allreduce": 40_000}, workload=own.workload)
-        for method in ("dense", "topk_0.01")
-        for seed in range(3)
-    ]
-    drawn = methods.page(runs, "quick").figures["headline"]()
-    assert {text.get_text() for text in drawn.axes[0].texts} == {
-        own.names[method] for method in ("dense", "topk_0.01")
-    }
-    assert "headline" not in methods.page([DENSE, TOPK], "quick").figures

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -112,7 +112,7 @@ def _panel(own: Headline, drawn: Mapping[str, Point], unit: str, axes: Axes) -> 
     for key, colour in _colours(own, drawn).items():
         times, loss = drawn[key]
         bars = [[bar] for bar in loss.bars]
-        look = {"fmt": "o", "markersize": 6, "color": colour, "elinewidth": 1.2}
+        look: dict[str, Any] = {"fmt": "o", "markersize": 6, "color": colour, "elinewidth": 1.2}
         axes.errorbar(times, loss.mean, yerr=bars, **look)
     axes.set_xscale("log")
     axes.margins(x=0.12)

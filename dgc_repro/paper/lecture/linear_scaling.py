@@ -177,8 +177,9 @@ def largest(over: Mapping[int, float], most: float) -> int:
 
 
 def _batches(found: pd.DataFrame, workload: str) -> list[int]:
-    own = found[found["row"].str.startswith(f"{workload}.") & (found["quantity"] == STEPS)]
-    return sorted({int(batch) for batch in own["setting"]})
+    steps = found[found["quantity"] == STEPS]
+    own = zip(steps["row"], steps["setting"], strict=True)
+    return sorted({int(batch) for row, batch in own if row.startswith(f"{workload}.")})
 
 
 def _sections(found: pd.DataFrame) -> list[Section]:
