@@ -15,7 +15,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -23,8 +22,6 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 from PIL import Image
-
-from dgc_repro.paper.records import Run
 
 BLACK, ORANGE, BLUE = "#000000", "#D55E00", "#0072B2"
 GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
@@ -145,38 +142,6 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def curves(
-    axes: Axes,
-    runs: Sequence[Run],
-    metric: str,
-    looks: Mapping[str, Look],
-    *,
-    x: str = "step",
-    xlabel: str = "",
-    ylabel: str = "",
-    log: bool = False,
-) -> None:
-    """Mean over seeds of an epoch's metric by ``x``, with a band of one standard deviation; a line that
-    equals another one says so in the legend."""
-    drawn: dict[str, pd.DataFrame] = {}
-    for row, look in looks.items():
-        own = [run.epochs for run in runs if run.row == row and metric in run.epochs]
-        if not own:
-            continue
-        table = pd.concat([epochs.set_index(x)[metric].astype(float) for epochs in own], axis=1)
-        points = pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1)})
-        equal = next((label for label, other in drawn.items() if other.equals(points)), None)
-        drawn[look.label] = points
-        where, mean, sd = points.index.to_numpy(float), points["mean"], points["sd"]
-        if len(own) > 1:
-            axes.fill_between(
-                where, mean - sd, mean + sd, color=look.colour, alpha=0.15, linewidth=0
-            )
-        label = {"label": f"{look.label} (= {equal})"} if equal else {}
-        axes.plot(where, mean, markevery=max(1, len(where) // 10), **look.line | label)
-    name_axes(axes, xlabel or {"step": "iteration"}.get(x, x), ylabel, log="y" if log else "")
-
-
 def name_points(
     axes: Axes,
     where: Mapping[str, tuple[float, float]],
@@ -255,17 +220,6 @@ def _crossed(start: Any, box: Bbox, others: Sequence[Bbox]) -> int:
     steps = [start + share * (end - start) for share in np.linspace(0.0, 1.0, 16)]
     own = [other for other in others if not other.contains(*start)]
     return sum(any(other.contains(*step) for step in steps) for other in own)
-
-
-def name_axes(axes: Axes, x: str = "", y: str = "", log: str = "", unit: str = "") -> None:
-    """Labels of the axes; ``log``: which of them are logarithmic, with plain ticks in a ``unit``."""
-    axes.set_xlabel(f"{x} (log)" if "x" in log else x)
-    axes.set_ylabel(f"{y} (log)" if "y" in log else y)
-    for name in log:
-        axes.set(**{f"{name}scale": "log"})
-        axis = axes.xaxis if name == "x" else axes.yaxis
-        low, high = axis.get_view_interval()
-        plain_log(axis, (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,), unit)
 
 
 def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:
