@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper.frame import amount
 from dgc_repro.paper.records import summary_of
 
-COUNTED, EXPECTED, LEDGER = "net/tx_bytes", "net/expected_tx_bytes", "comm/total_wire_bytes"
-
-
-def difference_percent(summary: Mapping[str, Any]) -> float:
-    """Bytes that a worker's interface sent, against the ledger with headers; NaN where none was read."""
-    if not summary.get(COUNTED) or not summary.get(EXPECTED):
-        return math.nan
-    return 100 * float(summary[COUNTED] / summary[EXPECTED] - 1)
+KEYS = ("net/tx_bytes", "net/expected_tx_bytes", "comm/total_wire_bytes")
 
 
 def counted_line(folder: Path) -> str | None:
@@ -27,10 +17,10 @@ def counted_line(folder: Path) -> str | None:
         summary = summary_of(folder)
     except UserError:
         return None
-    difference = difference_percent(summary)
-    if math.isnan(difference):
+    if not summary.get(KEYS[0]) or not summary.get(KEYS[1]):
         return None
-    counted, expected, ledger = (amount([summary[key]]) for key in (COUNTED, EXPECTED, LEDGER))
+    difference = 100 * (summary[KEYS[0]] / summary[KEYS[1]] - 1)
+    counted, expected, ledger = (amount([summary[key]]) for key in KEYS)
     return (
         f"network: {counted} sent a worker by its interface, {expected} by the ledger with headers "
         f"({difference:+.2f} %; {ledger} without)"
