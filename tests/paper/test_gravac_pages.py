@@ -237,6 +237,16 @@ def test_a_claim_stands_on_one_page_and_names_known_rows() -> None:
     assert [where for where in pages.values() if len(where) > 1] == []
 
 
+def test_claims_rest_on_compression_and_on_distances_from_a_level() -> None:
+    for claim in (*table2.CLAIMS, *table4.CLAIMS):
+        if any(GRAVAC in row for check in claim.checks for row in check.rows):
+            is_volume = all(check.quantity == shared.FLOATS for check in claim.checks)
+            assert bool(claim.premises) is not is_volume
+    judged = {claim.id: claim.checks[0].quantity for claim in (*table2.CLAIMS, *fig2.CLAIMS)}
+    assert judged["lstm.randomk1000.fails"] == shared.ABOVE_FAILING  # no proportion of three runs
+    assert judged["resnet101.randomk"] == fig2.SHORT
+
+
 def test_the_norm_gain_has_the_same_claims_of_its_own_rows() -> None:
     claim = next(claim for claim in table2.CLAIMS if claim.id == "lstm.gravac.target")
     other = shared.of_norm(claim)
@@ -460,8 +470,13 @@ def test_the_gains_of_each_factor_are_those_of_the_steps_that_measured_it() -> N
 # -- pages
 
 
-@pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("methods", [(), ("dense", "gravac07")], ids=["none", "one seed"])
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        *((name, ("dense", "gravac07")) for name in TRAINED),
+        *((name, ()) for name in ("table2", "fig4", "fig7", "gains")),
+    ],
+)
 def test_a_page_is_made_of_an_unfinished_set(name: str, methods: tuple[str, ...]) -> None:
     used = ((1, 20), (10, 160))
     runs = [made(f"{m}.{method}", 80, used=used) for m in MODELS for method in methods]
