@@ -1,5 +1,5 @@
 """Where the config files lie, the files of papers, git in this checkout, and renamed keys and values. Records
-written before a renaming have the first names; hashes of runs always use them."""
+written before a renaming have the first names."""
 
 from __future__ import annotations
 
@@ -108,16 +108,6 @@ def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
         _move(found, first, key)
     for key, names in FIRST_VALUES.items():
         _replace(found, key, {first: name for name, first in names.items()})
-    return found
-
-
-def with_first_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with the names that keys and values had first, whichever it has."""
-    found = deepcopy(dict(config))
-    for key, names in FIRST_VALUES.items():
-        _replace(found, key, names)
-    for key, first in FIRST_KEYS.items():
-        _move(found, key, first)
     return found
 
 

@@ -395,15 +395,6 @@ def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
     assert found("seed=1") == [(1, 0.2)]
 
 
-def test_a_residual_that_does_not_decay_is_the_run_that_it_was_before_there_was_a_decay() -> None:
-    config = configured("compressor=topk")
-    before = configured("compressor=topk")
-    assert before["wrapper"]["error_feedback"].pop("decay") == 1.0
-    assert config_hash(config) == config_hash(before)
-    decays = configured("compressor=topk", "wrapper.error_feedback.decay=0.9")
-    assert config_hash(decays) != config_hash(config)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("artifact", "scale"),

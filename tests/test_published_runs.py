@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from tiny_run import configured
 
 from dgc_repro.launch import reproduce
-from dgc_repro.launch.identity import config_hash, is_same_run
+from dgc_repro.launch.identity import config_hash, is_same_run, run_folder
 from dgc_repro.launch.reproduce import Job, published_run
 from dgc_repro.paper import pool
 from dgc_repro.paper.publish import artifacts_in, run_ids
@@ -71,21 +74,63 @@ def test_a_page_names_each_run_of_a_pool(place: Path) -> None:
     assert ids == {name for folder in artifacts_in(place) for name in run_ids(folder)}
 
 
-def test_a_record_without_a_setting_is_the_run_with_its_neutral_value_alone() -> None:
-    (config, *_), *_ = jobs_of("dynamic/table1", "small")
-    record = deepcopy(config)
-    del record["train"]["profile"], record["optimizer"]["clip_norm"]
+@pytest.mark.parametrize(
+    ("given", "later", "value"),
+    [
+        ("", "train.profile", True),
+        ("", "train.local_steps", 2),
+        ("", "exchange.aggregation", "sharded"),
+        ("", "launch.workers_per_node", 2),
+        ("", "optimizer.clip_norm", 1.0),
+        ("model=resnet101", "model.blocks", [1, 1, 1, 1]),
+        ("compressor=topk", "wrapper.error_feedback.decay", 0.9),
+        ("compressor=randomk", "compressor.values", "fp16"),
+        ("network=ethernet_1gbit", "network.as_workers", 4),
+        ("stopping.target=50", "stopping.every_steps", 7),
+    ],
+)
+def test_a_record_without_a_setting_is_the_run_with_its_default_alone(
+    given: str, later: str, value: Any
+) -> None:
+    config = configured(*given.split())
+    record, other = deepcopy(config), deepcopy(config)
+    *groups, last = later.split(".")
+    for node, change in ((record, dict.pop), (other, dict.__setitem__)):
+        section: Any = node
+        for group in groups:
+            section = section[group]
+        change(section, last, *([value] if node is other else []))
     assert is_same_run(record, config)
-    for section, key, value in (
-        ("train", "profile", True),
-        ("optimizer", "clip_norm", 1.0),
-        ("optimizer", "lr", 77.0),
-    ):
-        other = deepcopy(config)
-        other[section][key] = value
-        assert not is_same_run(record, other), key
-        assert not is_same_run(config, other), key
+    assert not is_same_run(record, other)
+    assert not is_same_run(config, other)
     assert not is_same_run({**record, "seed": 99}, config)
+    assert config_hash(other) != config_hash(config)
+
+
+def test_a_finished_run_is_found_by_its_settings_whatever_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = configured("experiment=dynamic/none", "seed=3")
+    assert run_folder(config).name == f"dynamic-table1-none-quick-s3-{config_hash(config)}"
+    older = deepcopy(config)
+    del older["train"]["profile"], older["exchange"]["aggregation"]
+    folder = Path("runs/dynamic-table1-none-quick-s3-01234567")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(older))
+    assert run_folder(config) == folder
+    assert run_folder({**config, "seed": 4}).name.startswith("dynamic-table1-none-quick-s4-")
+    assert run_folder(configured("experiment=dynamic/none", "seed=3", "optimizer.lr=1")) != folder
+
+
+def test_a_run_of_published_settings_gets_the_published_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = configured("experiment=dynamic/static8", "scale=small", f"paths.results={RESULTS}")
+    published = run_folder(config)
+    assert published.name in pool.configs(RESULTS / "dynamic" / "small")
+    assert published.name.rpartition("-")[2] != config_hash(config)
 
 
 def test_the_folder_of_the_data_is_no_part_of_a_run() -> None:

@@ -1,21 +1,25 @@
-"""What makes two runs the same run: a hash of the resolved config, and the folder it names."""
+"""What makes two runs the same run, and the folder of a run."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
 import pkgutil
 from collections.abc import Container, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.names import with_current_names, with_first_names
+from dgc_repro.names import conf_dir, with_current_names
 
+PACKAGE = __name__.partition(".")[0]
 RESULTS_VERSION = 1
 """Raised when a fix changes numbers: runs of an older version are not taken for finished."""
 
@@ -34,41 +38,8 @@ WITHOUT_EFFECT = (
 """Keys that do not change what is measured (rates and warm-ups: a run's own are in its optimizer and
 policy). Wrappers that are not in ``wrap`` are left out too, a network that is not named, `stopping` without a
 target, and `generalization` that measures nothing."""
-ADDED = (
-    ("model", "blocks", [3, 4, 23, 3], ""),
-    ("network", "as_workers", None, ""),
-    ("network", "message_scale", 1.0, ""),
-    ("compressor", "values", "fp32", ".RandomK"),
-    ("policy", "ladder", None, ".Probed"),
-    ("goal", "every_steps", None, ""),
-    ("model", "low_rank", {"from_epoch": None, "rank_ratio": 0.25, "keep_first": 1}, ""),
-    ("wrapper.error_feedback", "decay", 1.0, ""),
-    ("schedule", "last", 0.0, ".Cosine"),
-    ("train", "label_smoothing", 0.0, ""),
-    ("optimizer", "norm_bias_factor", 1.0, ""),
-    ("optimizer", "exempt_1d", False, ".Adam"),
-    ("dataset", "reading", "columns", ""),
-    ("dataset", "epoch_size", None, ""),
-    ("train", "local_steps", 1, ""),
-    ("train", "outer_lr", 0.7, ""),
-    ("train", "outer_momentum", 0.9, ""),
-)
-"""Settings that came later, with the value that every run had before: no other run for it. Last, how the
-``_target_`` ends of the components that had no such setting before."""
-
-
-DEFAULTS = {
-    "exchange": {"combine": "gather", "junction": "after_backward"},
-    "launch": {"workers_per_node": None},
-    "train": {"compute_ms": None, "profile": False, "step_time": "measured"},
-}
-"""Neutral values of settings that are no component's, for records that lack them."""
-REVISED = (
-    *("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling"),
-    "onebit_adam.OneBitAdam",
-)
-"""Components that compute other numbers than they did under the same settings, since `RESULTS_VERSION`: ends
-of their ``_target_``. Their runs are others than before; all others keep their hash."""
+NO_DEFAULT = object()
+SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def config_hash(config: Mapping[str, Any], importable: Container[str] | None = None) -> str:
@@ -83,30 +54,50 @@ def config_hash(config: Mapping[str, Any], importable: Container[str] | None = N
 
 
 def is_same_run(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether a recorded run, perhaps older than some settings, is the run of this config. A setting that the
-    record lacks must have its neutral value: the default of its component's class, else of `DEFAULTS`."""
-    return _agree(_kept(recorded), _kept(config), DEFAULTS)
+    """Whether a recorded run is the run of this config. A setting that the record lacks came later: it must
+    have its default, that of its component's class or of conf/config.yaml."""
+    return _agree(_kept(recorded), _kept(config), _defaults())
 
 
 def _agree(recorded: Any, config: Any, defaults: Any) -> bool:
     if not isinstance(recorded, Mapping) or not isinstance(config, Mapping):
         return bool(recorded == config)
+    if recorded.keys() - config.keys():
+        return False
     target = str(config.get("_target_", ""))
-    if target.partition(".")[0] == __name__.partition(".")[0]:
-        fields = dataclasses.fields(pkgutil.resolve_name(target))
-        defaults = {field.name: field.default for field in fields}
+    if config.keys() - recorded.keys() and target.partition(".")[0] == PACKAGE:
+        defaults = _class_defaults(target)
     defaults = defaults if isinstance(defaults, Mapping) else {}
-    return recorded.keys() <= config.keys() and all(
+    return all(
         _agree(recorded[key], value, defaults.get(key))
         if key in recorded
-        else key in defaults and defaults[key] == value
+        else defaults.get(key, NO_DEFAULT) == value
         for key, value in config.items()
     )
 
 
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """The settings of a run's sections that are no component's, as the files of conf/ have them."""
+    files = (conf_dir() / f"{name}.yaml" for name in ("config", "base", "launch/local"))
+    config, base, launch = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)
+    return {**config, **base, "launch": launch}
+
+
+@functools.cache
+def _class_defaults(target: str) -> dict[str, Any]:
+    """The defaults of a component's fields, as a config has them."""
+    found = {}
+    for field in dataclasses.fields(pkgutil.resolve_name(target)):
+        if field.default is not dataclasses.MISSING:
+            value = field.default
+            found[field.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
 def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a config that decide the numbers, by their first names."""
-    kept = with_first_names(config)
+    """The settings of a config that decide the numbers."""
+    kept = deepcopy(dict(config))
     if "root" in kept.get("dataset", {}):
         kept["dataset"]["root"] = None  # where the data lies
     for *path, last in WITHOUT_EFFECT:
@@ -114,14 +105,8 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
         for key in path:
             node = node.get(key, {})
         node.pop(last, None)
-    for group, key, before, of in ADDED:
-        node = kept
-        for part in group.split("."):
-            node = node.get(part) or {}
-        if key in node and node[key] == before and str(node.get("_target_", "")).endswith(of):
-            del node[key]
-    if (kept.get("goal") or {}).get("target") is None:
-        kept.pop("goal", None)
+    if (kept.get("stopping") or {}).get("target") is None:
+        kept.pop("stopping", None)
     if str((kept.get("generalization") or {}).get("_target_")).endswith(".Nothing"):
         del kept["generalization"]
     network = kept.get("network") or {"rate": None, "rates": None}
@@ -130,16 +115,12 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
     if (kept.get("experiment") or {}).get("paper") == "none":
         kept.pop("experiment")  # a name that follows from the other keys (launch/sweep.py)
     kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}
-    parts = [kept.get("policy"), kept.get("study"), *kept["wrapper"].values()]
-    if any(str((part or {}).get("_target_")).endswith(REVISED) for part in parts):
-        kept["revision"] = 2
     return kept
 
 
 def outside(config: Mapping[str, Any]) -> list[str]:
     """The components of a config that are not of this package."""
-    package = __name__.partition(".")[0]
-    return sorted({name for name in _targets(config) if name.partition(".")[0] != package})
+    return sorted({name for name in _targets(config) if name.partition(".")[0] != PACKAGE})
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -153,7 +134,7 @@ def _targets(node: Any) -> Iterator[str]:
 
 def _source(target: str) -> str | None:
     """The hash of the file that a component of the user's own comes from, so that an edited one makes
-    another run; None where there is no file. `RESULTS_VERSION` and `REVISED` mark changes of ours."""
+    another run; None where there is no file. `RESULTS_VERSION` marks changes of ours."""
     try:
         file = inspect.getsourcefile(pkgutil.resolve_name(target))
         return hashlib.sha256(Path(str(file)).read_bytes()).hexdigest()
@@ -164,10 +145,10 @@ def _source(target: str) -> str | None:
 def read_config(path: Path) -> dict[str, Any]:
     """The resolved config of a run folder, from its ``config.yaml``. Raises UserError."""
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = yaml.load(path.read_text(encoding="utf-8"), SafeLoader)
         if not isinstance(config, dict):
             raise TypeError(f"a mapping, got {type(config).__name__}")
-        config_hash(config, importable=())  # reads what every config has
+        _kept(config)  # reads what every config has
     except (
         yaml.YAMLError,
         ValueError,
@@ -186,17 +167,46 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def run_folder(config: Mapping[str, Any]) -> Path:
     """``runs/<paper>-<artifact>-<row>-<scale>-s<seed>-<hash>``; of a run of your own
-    ``runs/<row>-s<seed>-<hash>``, or the folder that the same run has under another name."""
+    ``runs/<row>-s<seed>-<hash>``, or the folder that the same run has under another name.
+
+    The hash is made with the run. A run that was made before, here or published, is found by its settings
+    and keeps its name, also where settings came later that would change its hash.
+    """
     experiment, runs = config["experiment"], Path(config["paths"]["runs"])
-    end = [f"s{config['seed']}", config_hash(config)]
-    if experiment["paper"] == "none":
-        parts = [experiment["row"], *end]
-        if same := sorted(runs.glob(f"*-{'-'.join(end)}")):
-            return same[0]
-    else:
-        parts = [*(experiment[key] for key in ("paper", "artifact", "row"))]
-        parts += [config["scale"]["name"], *end]
-    return runs / file_name("-".join(str(part) for part in parts))
+    is_own, seed, digest = experiment["paper"] == "none", config["seed"], config_hash(config)
+    parts = [experiment[key] for key in (("row",) if is_own else ("paper", "artifact", "row"))]
+    parts += [] if is_own else [config["scale"]["name"]]
+    stem = file_name("-".join([*map(str, parts), f"s{seed}"]))
+    new = runs / f"{stem}-{digest}"
+    if new.exists():
+        return new
+    if is_own and (same := sorted(runs.glob(f"*-s{seed}-{digest}"))):
+        return same[0]
+    if outside(config):
+        return new  # its source decides too
+    for folder in sorted(runs.glob(f"{stem}-{8 * '?'}")):
+        with contextlib.suppress(UserError):
+            if is_same_run(read_config(folder / "config.yaml"), config):
+                return folder
+    run = None if is_own else published_id(config, stem)
+    return runs / run if run else new
+
+
+def published_id(config: Mapping[str, Any], stem: str) -> str | None:
+    """The published run of a paper's config. ``stem``: of its name."""
+    place = (config["experiment"]["paper"], config["scale"]["name"])
+    folder = Path(config["paths"]["results"]).absolute().joinpath(*map(str, place))
+    known = _published(folder, folder.stat().st_mtime_ns) if folder.is_dir() else {}
+    alike = (run for run in known if run.rpartition("-")[0] == stem)
+    return next((run for run in alike if is_same_run(known[run], config)), None)
+
+
+@functools.cache
+def _published(folder: Path, _changed: int) -> dict[str, dict[str, Any]]:
+    """The configs of a pool's runs by id."""
+    from dgc_repro.paper import pool  # which takes a second to import
+
+    return pool.configs(folder)
 
 
 def file_name(text: str) -> str:

@@ -38,7 +38,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import share_of, some_text, yes_no
-from dgc_repro.launch.identity import is_same_run, run_folder
+from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
 from dgc_repro.launch.mirror import mirror_of
 from dgc_repro.launch.overrides import (
@@ -284,14 +284,7 @@ def _published_beside(config: Mapping[str, Any]) -> dict[str, Run]:
 def published_run(config: Mapping[str, Any]) -> Run | None:
     """The published run of this config, None where the run itself is here or none is published."""
     folder = run_folder(config)
-    if is_done(folder):
-        return None
-    pool = _published_beside(config)
-    if folder.name in pool:
-        return pool[folder.name]
-    stem = folder.name.rpartition("-")[0]
-    alike = [run for name, run in pool.items() if name.rpartition("-")[0] == stem]
-    return next((run for run in alike if is_same_run(run.config, config)), None)
+    return None if is_done(folder) else _published_beside(config).get(folder.name)
 
 
 def _refuse_settings_of_others(name: str, sections: DictConfig, given: Sequence[str]) -> None:

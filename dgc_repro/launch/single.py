@@ -17,8 +17,8 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import (
     RESULTS_VERSION,
-    config_hash,
     file_name,
+    is_same_run,
     outside,
     read_config,
     run_folder,
@@ -217,14 +217,11 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
     """Make the folder and write its config, unless it holds another one."""
     path = folder / "config.yaml"
     say_damaged(folder)
-    if path.is_file():
-        before = config_hash(read_config(path), importable=outside(config))
-        if before != config_hash(config):
-            raise UserError(
-                f"paths.runs: {folder} holds another config (hash {before}); give another paths.runs, or, "
-                f"if {path.name} was edited or damaged, delete it: the same command writes it again and "
-                "continues"
-            )
+    if path.is_file() and not is_same_run(read_config(path), config):
+        raise UserError(
+            f"paths.runs: {folder} holds another config; give another paths.runs, or, if {path.name} was "
+            "edited or damaged, delete it: the same command writes it again and continues"
+        )
     try:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)

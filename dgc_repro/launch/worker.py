@@ -36,7 +36,7 @@ from dgc_repro.launch import agreement, environment, identity, sections
 from dgc_repro.launch.build import SECTIONS, build_run, choose_device, fresh_module
 from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
-from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
+from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.netlab_config import lab_facts, schedule_of
 from dgc_repro.launch.parent import OWN_TARGETS, lower_session
 from dgc_repro.launch.rendezvous import Rendezvous, use_loopback
@@ -151,7 +151,7 @@ def _train(
     if hang_report is not None:
         hang_report.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
     _stop_on_signals(run)
-    own_hash = config_hash(config)
+    own_hash = folder.name.rpartition("-")[2]
     notes = [*run.notes, *checkpoint.load(run, folder, own_hash)]
     if device.type == "cpu" and native.library() is None:
         notes.append(

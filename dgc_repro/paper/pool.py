@@ -51,6 +51,18 @@ def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
     return in_order(found)
 
 
+def configs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the configs of a pool's runs by id; none where there is no pool. Raises UserError."""
+    path = folder / RUNS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        lines = pq.read_table(path, columns=["id", "config"]).to_pylist()
+        return {line["id"]: with_current_names(json.loads(line["config"])) for line in lines}
+    except (ValueError, KeyError, OSError) as error:
+        raise UserError(f"{folder}: a damaged pool ({error}); restore it from git") from error
+
+
 def write(runs: Sequence[Run], folder: Path) -> None:
     """Write the runs of a pool into a folder without any. The same runs make the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)

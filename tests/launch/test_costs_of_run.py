@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.networks import modelled
 from dgc_repro.launch.overrides import composed
 
@@ -45,27 +44,3 @@ def test_two_level_runs_stand_for_as_many_nodes() -> None:
     assert inside is not None
     assert between("allgather", 1000) == pytest.approx(7 * (50e-6 + 1000 * 8 / 10e9))
     assert inside("allgather", 1000) == pytest.approx(3 * (5e-6 + 1000 * 8 / 1200e9))
-
-
-def test_defaults_that_came_later_make_no_other_run() -> None:
-    config = composed(["network=ethernet_1gbit", "model=resnet101"])
-    before = composed(["network=ethernet_1gbit", "model=resnet101"])
-    for group, key in (
-        ("network", "as_workers"),
-        ("network", "message_scale"),
-        ("model", "blocks"),
-    ):
-        del before[group][key]
-    assert config_hash(before) == config_hash(config)
-    config, before = (composed(["compressor=randomk"]) for _ in range(2))
-    assert before["compressor"].pop("values") == "fp32"
-    assert config_hash(before) == config_hash(config)
-    assert config_hash(composed(["compressor=randomk", "compressor.values=fp16"])) != config_hash(
-        config
-    )
-    config, before = (composed(["compressor=topk"]) for _ in range(2))
-    assert before["compressor"].pop("values") == "fp32"
-    assert config_hash(before) != config_hash(config)  # which had the setting all along
-    assert config_hash(composed(["network=ethernet_1gbit", "network.as_workers=4"])) != config_hash(
-        composed(["network=ethernet_1gbit"])
-    )

@@ -10,7 +10,6 @@ import pytest
 import torch
 from tiny_run import PLAIN, STEPS_PER_EPOCH, TEXT, assert_same_state, built, play, tiny
 
-from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.single import run_config
 from dgc_repro.names import with_current_names
 from dgc_repro.train import checkpoint
@@ -150,13 +149,10 @@ def test_top5_counts_answers_among_the_five_likeliest() -> None:
     assert 0 <= record["validation/top5_percent"] <= 100
 
 
-def test_first_names_of_keys_are_read_and_make_the_same_run() -> None:
+def test_first_names_of_keys_are_read() -> None:
     now = tiny("stopping.target=80", "exchange.overlap=true", "exchange.aggregation=sharded")
     first = deepcopy(now)
     first["goal"] = first.pop("stopping")
     first["exchange"] |= {"junction": "per_bucket", "combine": "scatter"}
     del first["exchange"]["overlap"], first["exchange"]["aggregation"]
     assert with_current_names(first) == now
-    assert config_hash(first) == config_hash(now)
-    other = tiny("stopping.target=80", "exchange.overlap=false", "exchange.aggregation=sharded")
-    assert config_hash(other) != config_hash(now)
