@@ -110,10 +110,14 @@ are shorter than a warp's loads."""
 
 
 @functools.cache
-def launched() -> list[Any]:
-    """What steps of all methods launch, and so what is compiled for them."""
+def launched(*, of_each_type: bool = False) -> list[Any]:
+    """What steps of all methods launch, and so what is compiled for them; ``of_each_type``: of one setting
+    for each nest of types."""
     every: set[Any] = set()
-    for setting in SETTINGS:
+    by_types = {
+        (*map(type, nested(one.compressor)), "quantized" in one.name): one for one in SETTINGS
+    }
+    for setting in by_types.values() if of_each_type else SETTINGS:
         leaf = [*nested(setting.compressor)][-1]
         if getattr(leaf, "block", None) in BLOCKS:
             every |= variants(setting.compressor, PARAMETERS, GraVAC() if setting.choose else None)
@@ -133,12 +137,12 @@ def test_steps_of_all_methods_launch_every_kernel() -> None:
     names = [one.name for one in pkgutil.iter_modules(gpu.__path__)]
     modules = [importlib.import_module(f"dgc_repro.kernel.gpu.{name}") for name in names]
     every = {f.fn for module in modules for f in vars(module).values() if is_kernel(f)}
-    assert every == {one.kernel.fn for one in launched()}
+    assert every == {one.kernel.fn for one in launched(of_each_type=True)}
 
 
 def test_no_number_and_no_address_is_compiled_in() -> None:
     """Triton would compile again for a number that is 1 or a multiple of 16, and for an odd address."""
-    for one in launched():
+    for one in launched(of_each_type=True):
         for parameter, kind in zip(one.kernel.params, one.types, strict=True):
             if kind != "constexpr":
                 assert parameter.do_not_specialize, (one, parameter.name)
