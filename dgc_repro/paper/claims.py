@@ -57,10 +57,8 @@ def printed_table(where: str, columns: str, rows: str, groups: Iterable[str] = (
 
 
 def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
+    """A printed number; NaN for a word without a digit. Raises ValueError for a misspelt number."""
+    return float(cell) if any(letter.isdigit() for letter in cell) else math.nan
 
 
 @dataclass(frozen=True)

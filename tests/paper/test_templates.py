@@ -58,6 +58,8 @@ def test_a_printed_table_is_text() -> None:
     assert math.isnan(found("y.a", "speed"))
     with pytest.raises(ValueError, match="'b' has 1 of 2 numbers"):
         printed_table("Table 9", "accuracy [%], speed", "a 1 2\nb 3")
+    with pytest.raises(ValueError, match="could not convert string to float: '92,4'"):
+        printed_table("Table 9", "accuracy [%]", "a 92,4")
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: f"{path.parent.name}/{path.stem}")
