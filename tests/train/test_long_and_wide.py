@@ -28,7 +28,7 @@ def used() -> tuple[int, int, int]:
     return pages * os.sysconf("SC_PAGE_SIZE"), tensors, len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("name", ["topk", "powersgd", "stepwise over a ladder with one residual"])
+@pytest.mark.parametrize("name", ["powersgd", "stepwise over a ladder with one residual"])
 def test_a_run_of_3000_steps_does_not_leak(name: str, tmp_path: Path) -> None:
     run = built(*SETTINGS[name], *LONG)
     seen: list[tuple[int, int, int]] = []
@@ -45,7 +45,7 @@ def test_a_run_of_3000_steps_does_not_leak(name: str, tmp_path: Path) -> None:
     assert late[1:] == early[1:]
 
 
-@pytest.mark.parametrize("name", ["dense", "topk", "qsgd", "powersgd", "tree", "shards"])
+@pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_256_simulated_workers_run_and_continue(name: str, tmp_path: Path) -> None:
     wide = (*SETTINGS[name], *PLAIN, "launch.workers=256", "dataset.train_size=768")
     small = (*wide, "train.batch_size=1", "train.epochs=1")  # 3 steps
