@@ -2,20 +2,29 @@
 
 Counted on fake CUDA tensors (bench/counting.py), so that no GPU is needed and nothing is measured. A method
 is what its YAML in conf/compressor/ says, with its wrappers and without a policy. Its step is
-`Attached.step` of gradients that are there: it compresses, agrees, exchanges and reads the clock.
+`Attached.step` of gradients that are there: it compresses, agrees, exchanges and reads the clock. torch's
+communication hooks get the buckets that DDP makes, and so does plain DDP: its reducer is C++ behind autograd,
+which does not run on fake tensors, so `plain` repeats what it does to a bucket.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.distributed_c10d import _get_default_group
 
 from dgc_repro.bench import host
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers, triton_counts
@@ -43,7 +52,8 @@ MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000}  # c
 JUDGED = "resnet101"  # the model of the targets
 GPUS = {"T4": 300e9, "V100": 900e9}  # bytes a second
 LAUNCH_SECONDS, SYNC_SECONDS = 5e-6, 30e-6
-STEPS = 2  # the last one is counted
+BUCKETS = [1 << 20, 25 << 20]  # bytes: the first of DDP's buckets, and the others
+STEPS, HOOK_STEPS = 2, 4  # the last one is counted; torch's PowerSGD compresses from the third
 WARMUP, REPEATS = 3, 15  # steps of the host
 COLUMNS = {
     "model": "model",
@@ -111,7 +121,7 @@ def rows(
     models: Mapping[str, int] = MODELS,
     cases: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Row]:
-    """A row for each model and method. ``overrides``: for the models that have such a key. The
+    """A row for each model and method, torch's first. ``overrides``: for the models that have such a key. The
     host's time is measured for `JUDGED`."""
     made: list[Row] = []
     timed: list[tuple[dict[str, Any], Config, Shapes, set[Any]]] = []
@@ -121,6 +131,8 @@ def rows(
             sizes = [*overrides] if model.startswith("resnet") else []
             base = [f"model={model}", *sizes, "scale=none", "policy=fixed", "train.epochs=1"]
             shapes = shapes_of(composed(base), classes)
+            for name, hook in HOOKS.items():
+                made.append({"model": model, "method": name, **count_hook(hook, shapes)})
             for name, own in cases.items():
                 config = composed([*base, *own, "policy=fixed"])
                 wrap = ", ".join(config["wrap"])
@@ -255,3 +267,95 @@ def launches_at_most(leaf: object) -> int | None:
 def syncs_at_most(leaf: object) -> int:
     """The signals of a step, and the sizes of payloads where they differ between workers."""
     return 2 if getattr(leaf, "ragged", False) else 1
+
+
+Hook = Callable[[Any], Any]
+
+
+def buckets_of(shapes: Shapes) -> list[Any]:
+    """DDP's buckets, where gradients come in the reverse order of parameters: what hooks use of a
+    `GradBucket`."""
+    every = [*shapes.values()][::-1]
+    like = [torch.empty(shape, device="meta") for shape in every]
+    groups, _ = _compute_bucket_assignment_by_size(like, BUCKETS)
+    made = []
+    for number, group in enumerate(groups):
+        sizes = [every[i].numel() for i in group]
+        flat = torch.empty(sum(sizes), device=CUDA)
+        cut = zip(flat.split(sizes), group, strict=True)
+        views, last = [part.view(every[i]) for part, i in cut], number == len(groups) - 1
+        told = {"index": number, "buffer": flat, "gradients": views, "is_last": last}
+        made.append(SimpleNamespace(**{name: partial(lambda x: x, x) for name, x in told.items()}))
+    return made
+
+
+def plain(bucket: Any) -> None:
+    """DDP's reducer with gradient_as_bucket_view: it divides each gradient, and sums the bucket."""
+    for gradient in bucket.gradients():
+        gradient.div_(WORKERS)
+    dist.all_reduce(bucket.buffer())
+
+
+def powersgd() -> Hook:
+    """torch's PowerSGD, rank 4, from the third step on (the earliest that DDP allows)."""
+    state = torch_powersgd.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    return partial(torch_powersgd.powerSGD_hook, state)
+
+
+HOOKS: Mapping[str, Callable[[], Hook]] = {
+    "plain DDP": lambda: plain,
+    "torch's fp16 hook": lambda: partial(fp16_compress_hook, _get_default_group()),
+    "torch's PowerSGD hook, rank 4": powersgd,
+}
+
+
+def count_hook(hook: Callable[[], Hook], shapes: Shapes) -> Row:
+    """The step of one of torch's hooks."""
+    with Counting() as counting, hooks_on_a_gpu(counting):
+        run, buckets = hook(), buckets_of(shapes)
+        for _ in range(HOOK_STEPS):
+            counting.clear()
+            for bucket in buckets:
+                run(bucket)
+        return counted(counting)
+
+
+class Landed:
+    """A collective of a hook, which needs its answer: the `fake` process group gives none."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def get_future(self) -> Landed:
+        return self
+
+    def then(self, callback: Callable[[Landed], Any]) -> Landed:
+        return Landed(callback(self))
+
+    def wait(self) -> Any:
+        return self._answer
+
+    value = wait
+
+
+@contextmanager
+def hooks_on_a_gpu(counting: Counting) -> Iterator[None]:
+    """Inside, collectives answer, and torch's PowerSGD hook waits for the device after each bucket, as it
+    does where there is one."""
+    begin = dist.all_reduce
+
+    def all_reduce(tensor: Tensor, **settings: Any) -> Landed:
+        begin(tensor, **settings)
+        return Landed([tensor])
+
+    class Torch:
+        cuda = SimpleNamespace(is_available=lambda: True, synchronize=counting.sync)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+    with (
+        patch.object(torch_powersgd, "torch", Torch()),
+        patch.object(dist, "all_reduce", all_reduce),
+    ):
+        yield
