@@ -1,7 +1,7 @@
 """Three tables of generalization measures, over a grid of seven hyper-parameters with two values each.
 
 Jiang, Neyshabur, Mobahi, Krishnan, Bengio, "Fantastic generalization measures and where to find them", 2019,
-arXiv:1912.02178. The measures are in dgc_repro/generalization, the coefficients in ranking.py. Every network
+arXiv:1912.02178. The measures are in dgc_repro/study, the coefficients in ranking.py. Every network
 is trained to the same cross-entropy of the training images; a network that does not reach it is left out.
 The gap is training minus test accuracy, as a share.
 """
