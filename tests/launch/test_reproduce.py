@@ -104,7 +104,7 @@ def test_a_page_keeps_the_seeds_that_are_finished(
             "row: random",
             "experiment.row: no row in ROWS 'random'; there are: dense, topk",
         ),
-        ("table1.py", "(92.96,)", "(92.96, 1.0)", "rows: 'dense' has 2 of 1 numbers"),
+        ("table1.py", "dense   92.96", "dense 92.96 1", "rows: 'dense' has 2 of 1 numbers"),
     ],
 )
 def test_a_mistake_in_a_paper_is_said_before_anything_is_trained(
