@@ -37,6 +37,9 @@ FAMILY = "family"
 _ADDED: list[Path] = []
 _STORED: list[dict[str, Any]] = []
 
+# Hydra copies the store for each composition and for each group of --help, and only reads it: 0.1 s each.
+ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
+
 
 class UserConfigs(SearchPathPlugin):
     """Puts users' folders of configs behind ours, and gives Hydra the members in files of papers."""
