@@ -14,19 +14,18 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.kernel import native
-from dgc_repro.launch.local import Ranks
-from dgc_repro.launch.netlab import LabRanks
-from dgc_repro.launch.netlab_config import FACTS, Schedule, pipes
+from dgc_repro.launch.local import FAILURE_FILE, FINISHED, Ranks, leave_line
+from dgc_repro.launch.netlab import FACTS, LabRanks, Schedule, pipes
 from dgc_repro.launch.parent import end_with_starter
 from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, use_loopback
-from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, leave, leave_line
+from dgc_repro.launch.torchrun import leave
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.train.meter import NoMeter
@@ -61,7 +60,7 @@ def on_ranks(
         folder = Path(name)
         job = (function, arguments, timeout_seconds, backend)
         (folder / JOB).write_bytes(pickle.dumps(job))
-        with (folder / "log").open("wb") as log:
+        with (folder / "log").open("w") as log:
             ranks = _ranks(folder, log, workers, lab, rates)
             own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             ranks.run([sys.executable, "-m", "dgc_repro.bench.world", name], os.environ | own)
@@ -76,7 +75,7 @@ def on_ranks(
 
 
 def _ranks(
-    folder: Path, log: IO[bytes], workers: int, lab: Lab | None, rates: Sequence[float]
+    folder: Path, log: TextIO, workers: int, lab: Lab | None, rates: Sequence[float]
 ) -> Ranks:
     if lab is None:
         return Ranks(folder, log, workers, hosted_store())

@@ -45,8 +45,7 @@ from dgc_repro.launch.components import (
     low_rank_of,
 )
 from dgc_repro.launch.environment import available_bytes, available_cores, workers_here
-from dgc_repro.launch.netlab_config import KIND as NETLAB
-from dgc_repro.launch.netlab_config import validate_lab
+from dgc_repro.launch.netlab import validate_lab
 from dgc_repro.launch.networks import (
     modelled,
     network_of,
@@ -135,7 +134,7 @@ def validate(config: Config) -> None:
         refuse_stopping(stopping, gives)
     except ValueError as error:
         raise UserError(f"stopping.{error}") from error
-    if launch["kind"] == NETLAB:
+    if launch["kind"] == sections.NETLAB:
         refuse_stand_ins(config, "and a lab's links are real")
         validate_lab(config)
     refuse_lost_packets(config)
@@ -655,7 +654,7 @@ def build_run(
         workers = wire.world_size // node_size
         check_memory(first.exchange.compressor, named, workers, available_bytes(), local=local)
     notes += unexpected(config, policy, first.exchange.compressor)
-    in_a_lab = config["launch"]["kind"] == NETLAB
+    in_a_lab = config["launch"]["kind"] == sections.NETLAB
     meter = InterfaceMeter(link, Lab.interface) if in_a_lab else NoMeter()
     return Run(
         **vars(first),

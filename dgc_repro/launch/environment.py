@@ -1,4 +1,4 @@
-"""What a number was measured with: written beside it."""
+"""What a number was measured with, which is written beside it. torch is imported where it is needed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from dgc_repro import __version__
-from dgc_repro.kernel import native
 from dgc_repro.names import git
+
+if TYPE_CHECKING:
+    import torch
 
 RUNS_AT_ONCE = "DGC_REPRO_RUNS_AT_ONCE"
 """Runs that a sweep has on this machine at a time, where there are several (launch/sweep.py)."""
@@ -44,7 +44,9 @@ def threads_of_worker(launch: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def threads(number: int) -> Iterator[None]:
-    """torch computes with so many threads here, and as before afterwards."""
+    """Have torch compute with so many threads here, and as before afterwards."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -104,6 +106,10 @@ def code_has_changed() -> bool:
 
 def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
     """Hardware, software, code and data of a run."""
+    import torch
+
+    from dgc_repro.kernel import native
+
     hardware = f"{cpu_model()}, {available_cores()} cores"
     if device.type == "cuda":
         hardware = f"{torch.cuda.get_device_name(device)}, {hardware}"

@@ -1,4 +1,5 @@
-"""Start the ranks of a run on this machine and wait for them: one process a worker, or one simulated run.
+"""Start the ranks of a run on this machine and wait for them: a process for each worker of ``launch=local``.
+A simulated run takes place in this process.
 
 Ctrl-C, SIGTERM and SIGHUP reach this process alone (each rank has a session of its own) and are passed on as
 SIGTERM: the ranks agree on a step, write a checkpoint and end. Why torch's `elastic_launch` is not used:
@@ -8,40 +9,30 @@ docs/architecture.md, "When a rank is lost".
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
 from dgc_repro.errors import DiskFull, UserError
-from dgc_repro.launch import forks
-from dgc_repro.launch.environment import threads_of_worker
-from dgc_repro.launch.forks import Forked
-from dgc_repro.launch.hang_report import NO_ANSWER
+from dgc_repro.launch.environment import threads, threads_of_worker
 from dgc_repro.launch.parent import STARTED_BY
-from dgc_repro.launch.rendezvous import HAS_STORE, hosted_store
-from dgc_repro.launch.worker import (
-    DISK_FULL,
-    ERROR_FILE,
-    FAILURE_FILE,
-    FINISHED,
-    STOP_SECONDS,
-    STOPPED,
-)
-from dgc_repro.train.checkpoint import steps_saved
 
+FINISHED, FAILED, USER_ERROR, STOPPED, DISK_FULL = 0, 1, 2, 3, 4  # exit codes of a rank
+ERROR_FILE, FAILURE_FILE = "error.txt", "failure.txt"  # the line of a user's error, of another one
 LOG_FILE, LOCK_FILE = "launch.log", "lock"
+HAS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True" where torchrun or our launcher hosts the store
 POLL_SECONDS = 0.05
-KILL_AFTER_SECONDS = 5.0  # what the other ranks have to end once the reason of a failure is known
-REPORT_SECONDS = 30.0  # more, while no rank has written the reason yet
+STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
+KILL_AFTER_SECONDS = 15.0  # what the other ranks have to say why and to end, once a rank has failed
 KILLING_SIGNAL = 3  # the third stop signal kills the ranks
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -66,16 +57,25 @@ class RunStopped(Exception):
         self.signal_number = signal_number
 
 
+def say_stopping() -> None:
+    """Say that a stop signal was received. Not by print, which the signal may have interrupted."""
+    with contextlib.suppress(OSError):
+        os.write(
+            sys.__stdout__.fileno() if sys.__stdout__ else 1,
+            b"stopping after this step and a checkpoint; a third signal ends the run at once\n",
+        )
+
+
 class Ranks:
     """The processes of a run. A subclass starts them elsewhere (launch/netlab.py)."""
 
-    def __init__(self, folder: Path, log: IO[bytes], workers: int, store: Any = None) -> None:
+    def __init__(self, folder: Path, log: TextIO, workers: int, store: Any = None) -> None:
         """``store``: a TCPStore for the rendezvous; None where rank 0 hosts it or none is needed."""
         self.folder = folder
         self.log = log
         self.workers = workers
         self.store = store
-        self.processes: list[subprocess.Popen[bytes] | Forked] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.stopped_by: int | None = None
         self.num_stops = 0
         self.kill_at = math.inf
@@ -83,7 +83,7 @@ class Ranks:
 
     def popen(
         self, rank: int, command: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes] | Forked:
+    ) -> subprocess.Popen[bytes]:
         """Start one rank."""
         place = {STARTED_BY: str(os.getpid())}
         if self.store is not None:
@@ -113,9 +113,7 @@ class Ranks:
             self._signal(signal.SIGKILL)
             for process in self.processes:
                 process.wait()
-            if (
-                not self.num_stops
-            ):  # another signal must not end this process before it reports a stop
+            if not self.num_stops:  # another one must not end this process before it reports a stop
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
@@ -125,12 +123,12 @@ class Ranks:
             return ""
         if any(process.poll() == DISK_FULL for process in self.processes):
             return str(DiskFull(self.folder))
-        rank, number = self.failed[0], -self.failed[1]
+        rank, code = self.failed
         who = f"rank {rank}" if self.workers > 1 else "the process"
-        if number < 0:
-            return f"{who} ended with exit code {-number}"
-        known = number in set(signal.Signals)
-        name = signal.Signals(number).name if known else f"signal {number}"
+        if code >= 0:
+            return f"{who} ended with exit code {code}"
+        known = -code in set(signal.Signals)
+        name = signal.Signals(-code).name if known else f"signal {-code}"
         why = " (by hand, or by the system for lack of memory)" if name == "SIGKILL" else ""
         return f"{who} was killed by {name}{why}"
 
@@ -142,31 +140,23 @@ class Ranks:
             self.stopped_by = number
             self.kill_at = time.monotonic() + STOP_SECONDS
             self._signal(signal.SIGTERM)
-            said = (
-                b"stopping after this step and a checkpoint; a third signal ends the run at once\n"
-            )
-            with contextlib.suppress(
-                OSError
-            ):  # not by print, which the signal may have interrupted
-                os.write(sys.stdout.fileno(), said)
+            say_stopping()
         elif self.num_stops >= KILLING_SIGNAL:
             self.kill_at = 0.0
 
     def _wait(self) -> None:
         """Until all have ended. Once one has failed the others get SIGTERM, and SIGKILL where they hang."""
-        failed_at: float | None = None
+        is_ending = False
         while any(process.poll() is None for process in self.processes):
             can_go_on = self.poll()
             self.failed = self.failed or (self._failure() if can_go_on else None)
-            if failed_at is None and (self.failed or not can_go_on):
-                failed_at = time.monotonic()
+            if not is_ending and (self.failed or not can_go_on):
+                is_ending = True
+                self.kill_at = min(self.kill_at, time.monotonic() + KILL_AFTER_SECONDS)
                 self._signal(signal.SIGTERM)
-            has_reason = (self.folder / FAILURE_FILE).is_file()
-            patience = KILL_AFTER_SECONDS + (0 if has_reason else REPORT_SECONDS)
-            failed_long_ago = failed_at is not None and time.monotonic() > failed_at + patience
-            if failed_long_ago or time.monotonic() > self.kill_at:
+            if time.monotonic() > self.kill_at:
                 self._signal(signal.SIGKILL)
-        if failed_at is None:
+        if not is_ending:
             self.failed = self._failure()
 
     def _failure(self) -> tuple[int, int] | None:
@@ -180,42 +170,76 @@ class Ranks:
             process.send_signal(number)  # which does nothing where it has ended
 
 
-class Simulated(Ranks):
-    """The one process of a simulated run: of a command's later runs, a fork (launch/forks.py)."""
-
-    def popen(
-        self, rank: int, command: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes] | Forked:
-        found = forks.server(environment)
-        log = self.folder / LOG_FILE
-        forked = found and found.start(self.folder, log, lambda: self.num_stops > 0)
-        return forked or super().popen(rank, command, environment)
-
-
-MakeRanks = Callable[[Path, IO[bytes]], Ranks]
-
-
-def execute(config: Mapping[str, Any], folder: Path, make: MakeRanks | None = None) -> None:
-    """Run to the end. ``make``: ranks that are started elsewhere.
+def execute(
+    config: Mapping[str, Any],
+    folder: Path,
+    ranks: Callable[[Path, TextIO], Ranks] | None = None,
+    *,
+    apart: bool = False,
+) -> None:
+    """Run to the end. ``ranks``: makes those that are started elsewhere, from folder and log; ``apart``: a
+    simulated run gets a process of its own.
 
     Raises UserError, RunFailed or RunStopped."""
-    command = [sys.executable, "-m", "dgc_repro", "worker", str(folder)]
     launch = config["launch"]
+    if launch["kind"] == "simulated" and not apart:
+        _simulate(config, folder)
+        return
     number = str(threads_of_worker(launch))  # joblib sets MKL's, which torch prefers
-    threads = {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
+    own = {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "PYTHONUNBUFFERED": "1"}
     with held(folder) as log:
-        if make is not None:
-            ranks = make(folder, log)
+        if ranks is not None:
+            started = ranks(folder, log)
         elif launch["kind"] == "simulated":
-            ranks = Simulated(folder, log, 1)
+            started = Ranks(folder, log, 1)
         else:  # the store is in this process: when rank 0 is killed, the others can still report
-            ranks = Ranks(folder, log, launch["workers"], hosted_store())
-        ranks.run(command, os.environ | threads | {"PYTHONUNBUFFERED": "1"})
-    codes = {process.returncode for process in ranks.processes}
-    stopped_by = ranks.stopped_by
+            from dgc_repro.launch.rendezvous import hosted_store
+
+            started = Ranks(folder, log, launch["workers"], hosted_store())
+        command = [sys.executable, "-m", "dgc_repro", "worker", str(folder)]
+        started.run(command, os.environ | own)
+    codes = {process.returncode for process in started.processes}
+    stopped_by = started.stopped_by
     if STOPPED in codes and codes <= {FINISHED, STOPPED}:
         stopped_by = stopped_by or signal.SIGTERM  # sent to a rank; all have agreed to stop
-    raise_unless_finished(folder, stopped_by, failed=codes != {FINISHED}, ended=ranks.ended())
+    raise_unless_finished(folder, stopped_by, failed=codes != {FINISHED}, ended=started.ended())
+
+
+def _simulate(config: Mapping[str, Any], folder: Path) -> None:
+    """A simulated run, in this process: one after another costs no start of Python and torch. What it would
+    leave to the next one is undone: threads, compiled code, memory, and signal handlers unless it was
+    stopped. Seeds are set by each run."""
+    import torch
+
+    from dgc_repro.launch.worker import StopSignals, work
+
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    stop = StopSignals(ends_at=KILLING_SIGNAL)
+    with held(folder) as log, _errors_into(log), threads(threads_of_worker(config["launch"])):
+        code, _ = work(folder, log, stop=stop)
+    if config["train"]["compile"]:
+        torch._dynamo.reset()
+    gc.collect()
+    if stop.number is None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    ended = str(DiskFull(folder)) if code == DISK_FULL else ""
+    raise_unless_finished(folder, stop.number, failed=code != FINISHED, ended=ended)
+
+
+@contextlib.contextmanager
+def _errors_into(log: TextIO) -> Iterator[None]:
+    """What this process, libraries in C included, writes to stderr goes to the log."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # a full disk
+            sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def rank_variables(rank: int, workers: int, address: str, port: int) -> dict[str, str]:
@@ -231,7 +255,7 @@ def rank_variables(rank: int, workers: int, address: str, port: int) -> dict[str
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[IO[bytes]]:
+def held(folder: Path) -> Iterator[TextIO]:
     """Hold the lock of a run folder, and remove the errors of the last start; gives the log. Raises RunHeld
     where another process writes the run."""
     try:
@@ -241,7 +265,7 @@ def held(folder: Path) -> Iterator[IO[bytes]]:
             f"paths.runs: {folder} is being written by another process; wait for it, or give another "
             "paths.runs"
         ) from error
-    with lock, (folder / LOG_FILE).open("wb") as log:
+    with lock, (folder / LOG_FILE).open("w", encoding="utf-8") as log:
         for name in (ERROR_FILE, FAILURE_FILE):
             (folder / name).unlink(missing_ok=True)
         yield log
@@ -266,15 +290,10 @@ def what_failed(folder: Path, ended: str = "") -> str:
     reason = ""
     with contextlib.suppress(OSError):
         reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
-    if not reason:  # no rank was left to write it, or no space
-        text = log.read_text(encoding="utf-8", errors="replace")
-        traceback = re.search(
-            r"^Traceback \(most recent call last\):\n(?:\s.*\n)*(\S.*)", text, re.M
-        )
-        reason = "" if killed else traceback[1] if traceback else ended
-    if killed:
-        reason = "; ".join(filter(None, (reason.replace(NO_ANSWER, ""), killed)))
-    reason = reason or "a rank ended without an error message"
+    if not reason and not killed:  # no rank could write it: the last line of a traceback
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        reason = next((line for line in reversed(lines) if line.strip()), ended)
+    reason = "; ".join(filter(None, (reason, killed))) or "a rank ended without an error message"
     step = last_checkpoint(folder)
     next_start = (
         "no checkpoint yet, the same command starts again"
@@ -285,6 +304,16 @@ def what_failed(folder: Path, ended: str = "") -> str:
     return f"{reason}; {next_start}{where}"
 
 
+def leave_line(path: Path, line: str) -> bool:
+    """Write the file unless another rank has: the first reason is the cause. Whether this rank wrote it."""
+    with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+        return True
+    return False
+
+
 def last_checkpoint(folder: Path) -> int | None:
     """The step of the newest checkpoint in a run folder."""
+    from dgc_repro.train.checkpoint import steps_saved
+
     return max(steps_saved(folder), default=None)

@@ -1,4 +1,4 @@
-"""``launch=netlab``: the ranks of a run in a lab of shaped links, one namespace a worker.
+"""``launch=netlab``: the ranks of a run in a lab of shaped links, one network namespace a worker.
 
 Ranks are started, waited for and stopped as with ``launch=local`` (launch/local.py), but rank 0 hosts the
 store, so that only the ranks communicate in the lab. Each namespace has all ports for itself.
@@ -15,23 +15,79 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
-from dgc_repro.launch.local import POLL_SECONDS, Ranks, execute, rank_variables
-from dgc_repro.launch.netlab_config import CONTROL, FACTS, rates_at, rates_of
+from dgc_repro.launch.local import (
+    FAILURE_FILE,
+    HAS_STORE,
+    POLL_SECONDS,
+    Ranks,
+    execute,
+    leave_line,
+    rank_variables,
+)
 from dgc_repro.launch.networks import network_of
-from dgc_repro.launch.rendezvous import HAS_STORE
-from dgc_repro.launch.worker import FAILURE_FILE, leave_line
-from dgc_repro.network.lab import Lab, clean
+from dgc_repro.launch.sections import NETLAB
+from dgc_repro.network.lab import Lab, check_rates, clean
 from dgc_repro.network.profile import Network
 from dgc_repro.network.units import seconds
+from dgc_repro.train.meter import Meter, NoMeter
 
+FACTS, CONTROL = "DGC_REPRO_LAB_FACTS", "DGC_REPRO_LAB_CONTROL"
 PORT = 29500  # of the store on worker 0: in a namespace of its own all ports are free
+
+
+def validate_lab(config: Mapping[str, Any]) -> None:
+    """Raise UserError unless a lab can have what the config asks for; makes none."""
+    launch, network = config["launch"], network_of(config)
+    if not network.known:
+        raise UserError(
+            "network.rate: launch=netlab needs one, such as network.rate=100mbit or "
+            "network=ethernet_1gbit"
+        )
+    if (launch["workers_per_node"] or 1) > 1:
+        raise UserError(
+            "launch.workers_per_node: a lab gives every worker a link of its own; use null, or "
+            "launch=simulated and the model"
+        )
+    if network.workers_per_node is not None:
+        raise UserError(
+            "network.workers_per_node: a lab has one level of links; use a network without, or "
+            "launch=simulated and the model"
+        )
+    if launch["backend"] == "nccl":
+        raise UserError(
+            "launch.backend: nccl would go past the lab's links on one machine; use gloo"
+        )
+    mirror = config["sink"]["mirror"]
+    if mirror and mirror.get("mode") == "online":
+        raise UserError("sink.mode: there is no way out of a lab; use offline and sync later")
+    rates_of(network, launch["workers"])
+
+
+def rates_of(network: Network, workers: int) -> list[float]:
+    """Rates of a lab, the schedule's checked too. Raises UserError."""
+    try:
+        field = "rate" if network.rates is None else "rates"
+        check_rates("schedule", [rate for _, rate in network.changes()] or [1e9])
+        return check_rates(field, network.worker_rates(workers))
+    except ValueError as error:
+        raise UserError(f"network.{error}") from error
+
+
+def rates_at(network: Network, first: Sequence[float], step: int) -> list[float]:
+    """Rates that hold at a step of a run whose lab was made with ``first``."""
+    rates = list(first)
+    for since, rate in network.changes():
+        if since <= step:
+            rates = [rate] * len(rates)
+    return rates
 
 
 def execute_netlab(config: Mapping[str, Any], folder: Path) -> None:
@@ -48,7 +104,7 @@ def execute_netlab(config: Mapping[str, Any], folder: Path) -> None:
 class LabRanks(Ranks):
     """The ranks of a run, one in each namespace of a lab; rank 0 hosts the store."""
 
-    def __init__(self, lab: Lab, network: Network, folder: Path, log: IO[bytes]) -> None:
+    def __init__(self, lab: Lab, network: Network, folder: Path, log: TextIO) -> None:
         super().__init__(folder, log, len(lab.rates))
         self.lab = lab
         self.network = network
@@ -101,6 +157,54 @@ class LabRanks(Ranks):
                 self.lab.set_rates(rates_at(self.network, self.first_rates, step))
             os.write(answer, b"\n")
         return not lost
+
+
+@dataclass
+class Schedule:
+    """A rank's side of the rates that change: `before` is called by all ranks before each step.
+
+    ``meter``: stopped while rates change, since their barriers belong to no exchange."""
+
+    steps: frozenset[int]
+    barrier: Callable[[], None]
+    meter: Meter = field(default_factory=NoMeter)
+    ask: int | None = None  # rank 0's ends of the pipes
+    answer: int | None = None
+
+    def before(self, step: int, *, first: bool = False) -> None:
+        """``first``: of this process, which may go on from a checkpoint behind a change."""
+        if not self.steps or (step not in self.steps and not first):
+            return
+        if not first:  # then nothing has been started
+            self.meter.stop()
+        self.barrier()
+        if self.ask is not None and self.answer is not None:
+            os.write(self.ask, f"{step}".encode())
+            if not os.read(self.answer, 1):
+                raise RuntimeError("the launcher of the lab is gone")
+        self.barrier()
+        if not first:
+            self.meter.start()
+
+
+def schedule_of(config: Mapping[str, Any], barrier: Callable[[], None], meter: Meter) -> Schedule:
+    """What this rank has to do for ``network.schedule``: nothing outside a lab."""
+    if config["launch"]["kind"] != NETLAB:
+        return Schedule(frozenset(), barrier, meter)
+    steps = frozenset(step for step, _ in network_of(config).changes())
+    return Schedule(steps, barrier, meter, *pipes())
+
+
+def pipes() -> list[int]:
+    """The pipes through which rank 0 asks the launcher for rates; none on other ranks."""
+    control = os.environ.get(CONTROL)
+    return [int(descriptor) for descriptor in control.split(",")] if control else []
+
+
+def lab_facts() -> tuple[dict[str, Any], list[str]]:
+    """Of the lab, from the launcher: facts for the record, and notes."""
+    found = json.loads(os.environ.get(FACTS) or '{"facts": {}, "notes": []}')
+    return found["facts"], found["notes"]
 
 
 def command(arguments: Sequence[str]) -> None:

@@ -252,8 +252,9 @@ def _train(parts: Sequence[Part]) -> None:
                 continue
             folder = run_folder(config)
             try:
-                # Another queue may have trained it meanwhile.
-                why = None if is_done(folder) else complete(folder, config)
+                # Another queue may have trained it meanwhile. A run in a process and session of its own
+                # is as nice as the queue, and what it leaves behind does not grow over days.
+                why = None if is_done(folder) else complete(folder, config, apart=True)
                 said = part.add(summary_of(folder)) + (f" (warning: {why})" if why else "")
             except RunHeld:
                 said = "another process trains it"

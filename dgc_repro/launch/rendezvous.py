@@ -1,41 +1,57 @@
-"""The rendezvous of a run's ranks before their first collective, and its errors when some are missing.
+"""What the ranks of a run say to each other beside training: where they meet, whether they are alike, and,
+when a collective has failed, which of them is missing.
 
-It is torch's TCPStore: that of the launcher (ours or torchrun's agent), else one in rank 0's process.
-Torch's own errors are pages of C++ and name no rank, so this module tries ports and hosts first.
-
-A store listens at the address that the ranks use and at no other: it has no authentication, and torch's own
+They use torch's TCPStore: that of the launcher (ours or torchrun's agent), else one in rank 0's process. A
+store listens at the address that the ranks use and at no other: it has no authentication, and torch's own
 listens on all interfaces whatever address it is given.
-
-A rank that exits with a user's error records it here (`Rendezvous.refuse`), so that the other ranks exit too.
-If only rank 0 has read the command line, it sends the others their instructions here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
+import faulthandler
+import hashlib
+import json
 import os
+import platform
+import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from dgc_repro.errors import UserError
+from dgc_repro import __version__
+from dgc_repro.dataset.images import Splits
+from dgc_repro.dataset.text import Text
+from dgc_repro.errors import UserError, full_disk
+from dgc_repro.exchange.wire import CollectiveFailed, is_of_a_collective
+from dgc_repro.launch.environment import torchvision_version
+from dgc_repro.launch.identity import config_hash
+from dgc_repro.launch.local import HAS_STORE
 
 KEY = "launch.start_timeout_seconds"
-HAS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True" where torchrun or our launcher hosts the store
 START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet
-AGENT_SECONDS = 5.0  # the launcher's store is there before its ranks are
 LOOK_EVERY_SECONDS = 0.05
-# Rank 0 hosts the store: it stays so long for ranks that still have to read from it.
-PATIENCE_SECONDS = 5.0
-_INSTRUCTIONS, _REFUSED, _LEFT = "instructions of rank 0", "refused", "left"
+PATIENCE_SECONDS = (
+    5.0  # for the others to read from a store in this process, and for late file systems
+)
+ANSWER_SECONDS = 5.0  # that a rank has to say where it is
+FOR_EVER = datetime.timedelta(days=1000)
+CLOCK_SECONDS = 10.0
+"""How far the clock of a node may be from rank 0's. Time stamps of a record come from the node of rank 0,
+which may be another one after a restart, and torch's c10d rendezvous takes a node for dead when its last
+heartbeat looks 15 s old."""
+PACKAGE = Path(__file__).resolve().parent.parent
+MOST_LETTERS = 300  # of an error's line
+_REFUSED, _INSTRUCTIONS, _REPORT = "refused", "instructions", "report"
 
 
 class Rendezvous:
@@ -43,44 +59,44 @@ class Rendezvous:
 
     def __init__(self, start_seconds: float = START_SECONDS) -> None:
         """Connect; torchrun's environment variables give rank, size and address. Raises UserError."""
-        self.rank = _number("RANK")
-        self.size = _number("WORLD_SIZE")
         self.start_seconds = start_seconds
         self.arguments = sys.argv[1:]  # as given to this rank: Hydra and rank 0 change them later
-        self._until = time.monotonic() + start_seconds
-        host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
-        self._of_agent = os.environ.get(HAS_STORE) == "True"
-        self._here = self.rank == 0 and not self._of_agent
-        if not self._here:
-            self._wait_for_host(host, port)
-        # A store of an agent outlives a start; each agent counts restarts for itself (`refuse_restarts`).
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if self._of_agent else "0"
-        self.store = PrefixStore(f"dgc_repro/{attempt}", self._open(host, port))
-
-    def wait_for_all(self, what: str, said: str = "") -> list[str]:
-        """Return when all ranks have called it with ``what``: what each of them ``said``. Raises UserError
-        naming those who have not within ``start_seconds``, or with what another rank has refused."""
-        self.store.set(f"{what}/{self.rank}", said)
-        missing = list(range(self.size))
-
-        def all_came() -> bool:
-            missing[:] = [r for r in missing if not self._has(f"{what}/{r}", missing)]
-            if missing and self._has(_REFUSED, missing):
-                raise UserError(self.store.get(_REFUSED).decode())
-            return not missing
-
-        if not poll(all_came, self.start_seconds):
-            if self._here:  # the others read the reason from the store in this process
-                time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
-            host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-            here = f", for rank 0 {_resolved(host, port)[4][0]}" if self._here else ""
+        names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+        try:
+            self.rank, self.size, port = (int(os.environ[name]) for name in names)
+            self.place = f"{os.environ['MASTER_ADDR']}:{port}"
+        except (KeyError, ValueError) as error:
             raise UserError(
-                f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within "
-                f"{self.start_seconds:g} s; look whether each was started and can reach {host}:{port}{here}, "
-                "or wait longer"
-            )
-        answers = self.store.multi_get([f"{what}/{rank}" for rank in range(self.size)])
-        return [answer.decode() for answer in answers]
+                f"{', '.join(names)}, MASTER_ADDR: {error}; torchrun sets them, by hand set all of them"
+            ) from error
+        is_of_agent = os.environ.get(HAS_STORE) == "True"
+        if self.rank == 0 and not is_of_agent:
+            store = hosted_store(os.environ["MASTER_ADDR"], port, start_seconds)
+        else:
+            store = self._connected(os.environ["MASTER_ADDR"], port)
+        # A store of an agent outlives a start; each agent counts restarts for itself (`refuse_restarts`).
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_of_agent else "0"
+        self.store = PrefixStore(f"dgc_repro/{attempt}", store)
+
+    def gather(self, what: str, said: str = "", seconds: float | None = None) -> list[str]:
+        """What each rank ``said``, once all have called this with the same ``what``. Raises UserError naming
+        those who have not within ``start_seconds``, or with what another rank has refused."""
+        seconds = self.start_seconds if seconds is None else seconds
+        keys = [f"{what}/{rank}" for rank in range(self.size)]
+        missing = list(range(self.size))
+        until = time.monotonic() + seconds
+        with self._answering():
+            self.store.set(keys[self.rank], said)
+            while missing := [rank for rank in missing if not self.store.check([keys[rank]])]:
+                if self.store.check([_REFUSED]):
+                    raise UserError(self.store.get(_REFUSED).decode())
+                if time.monotonic() > until:
+                    raise UserError(
+                        f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within {seconds:g} s; "
+                        f"look whether each was started and can reach {self.place}, or wait longer"
+                    )
+                time.sleep(LOOK_EVERY_SECONDS)
+            return [text.decode() for text in self.store.multi_get(keys)]
 
     def refuse(self, message: str) -> None:
         """This rank ends with a user's error: so do those that wait for it, now or later."""
@@ -93,79 +109,68 @@ class Rendezvous:
 
     def receive_instructions(self) -> str:
         """What rank 0 has sent. Raises UserError if it does not within ``start_seconds``."""
-        if not poll(lambda: self._has(_INSTRUCTIONS, [0]), self.start_seconds):
-            raise UserError(
-                f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 to read the "
-                "command line; see what rank 0 said"
-            )
-        return str(self.store.get(_INSTRUCTIONS).decode())
+        patience = datetime.timedelta(seconds=self.start_seconds)
+        with self._answering():
+            self.store.wait([_INSTRUCTIONS], patience)
+            return str(self.store.get(_INSTRUCTIONS).decode())
 
     def leave(self) -> None:
-        """Call before this rank ends with an error of the user's: rank 0 waits a moment for the others,
-        so that all of them have read it and end by themselves."""
-        with contextlib.suppress(UserError, dist.DistError):
-            if self.rank != 0:
-                self.store.set(f"{_LEFT}/{self.rank}", "")
-                return
-            others = range(1, self.size)
-            poll(lambda: all(self._has(f"{_LEFT}/{r}", others) for r in others), PATIENCE_SECONDS)
+        """Call before this rank ends with an error of the user's: rank 0, which may host the store, waits a
+        moment for the others."""
+        with contextlib.suppress(UserError):
+            self.gather("left", seconds=PATIENCE_SECONDS if self.rank == 0 else 0.0)
 
-    def _has(self, key: str, missing: Sequence[int]) -> bool:
+    def agree(self, what: str, own: Mapping[str, str]) -> bool:
+        """Wait for all ranks, and compare their facts; whether they are on several nodes. All ranks call it
+        with the same ``what``. Raises UserError on all of them when a fact differs from rank 0's."""
+        here = [platform.node(), os.environ.get("GROUP_RANK", "0")]
+        said = [json.loads(text) for text in self.gather(what, json.dumps([here, own]))]
+        (node, _), first = said[0]
+        for rank, ((other_node, _), other) in enumerate(said):
+            for name, value in first.items():
+                if other.get(name) != value:
+                    raise UserError(
+                        f"{name}: rank 0 on {node} has {value or 'nothing'}, rank {rank} on {other_node} "
+                        f"{other.get(name) or 'nothing'}; it has to be the same on all nodes"
+                    )
+        return len({tuple(place) for place, _ in said}) > 1
+
+    def agree_on_time(self) -> None:
+        """Compare the clocks of all ranks, right after another wait has ended on all of them. Raises
+        UserError on all of them where one is more than `CLOCK_SECONDS` from rank 0's."""
+        times = [float(text) for text in self.gather("clock", repr(time.time()))]
+        for rank, seconds in enumerate(times):
+            if abs(seconds - times[0]) > CLOCK_SECONDS:
+                raise UserError(
+                    f"clock: rank {rank} is {seconds - times[0]:+.0f} s from rank 0, at most "
+                    f"{CLOCK_SECONDS:g} s are allowed; synchronize the clocks of the nodes (chrony, NTP)"
+                )
+
+    def _connected(self, host: str, port: int) -> Store:
+        """The store that another process hosts."""
+        # What listens there may be no store, and then torch waits without an end.
+        faulthandler.dump_traceback_later(self.start_seconds + PATIENCE_SECONDS, exit=True)
         try:
-            return bool(self.store.check([key]))
+            store: Store = _store(host, port, self.start_seconds)
+        except (dist.DistError, ValueError) as error:
+            raise UserError(
+                f"{KEY}: rank {self.rank} finds no rendezvous at MASTER_ADDR:MASTER_PORT = {host}:{port} "
+                f"within {self.start_seconds:g} s; start rank 0 too, or mend the address"
+            ) from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        return store
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise UserError where the process of the store has ended, or time is up."""
+        try:
+            yield
         except dist.DistError as error:
             raise UserError(
-                f"{KEY}: rank 0, the rendezvous host, exited while this rank was waiting for "
-                f"{ranks(missing)} of {self.size}; see what it said"
+                f"{KEY}: rank {self.rank} got no answer from the rendezvous at {self.place}, which rank 0 or "
+                f"its launcher hosts, within {self.start_seconds:g} s; see what rank 0 said"
             ) from error
-
-    def _wait_for_host(self, host: str, port: int) -> None:
-        agent_until = time.monotonic() + AGENT_SECONDS
-        while True:
-            try:
-                socket.create_connection((host, port), timeout=1).close()
-            except OSError as error:
-                if self._of_agent and time.monotonic() > agent_until:
-                    raise UserError(
-                        f"MASTER_ADDR: the store at {host}:{port} does not answer rank {self.rank} "
-                        f"({error.strerror or error}); the launcher (dgc_repro or torchrun) has ended, or "
-                        "this node cannot reach that address (torchrun --local-addr of node 0 sets it)"
-                    ) from error
-                if time.monotonic() > self._until:
-                    raise UserError(
-                        f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 at "
-                        f"MASTER_ADDR:MASTER_PORT = {host}:{port} ({error.strerror or error}); start rank 0 "
-                        "too, or mend the address"
-                    ) from error
-                time.sleep(LOOK_EVERY_SECONDS)
-            else:
-                return
-
-    def _open(self, host: str, port: int) -> Store:
-        made: list[Store] = []
-        failed: list[BaseException] = []
-        if self._here:
-            store: Store = hosted_store(host, port, self.start_seconds)
-            return store
-
-        def connect() -> None:
-            try:
-                made.append(_store(host, port, self.start_seconds))
-            except BaseException as error:
-                failed.append(error)
-
-        # In a thread: what listens there may be no store, and then torch waits without an end.
-        thread = threading.Thread(target=connect, daemon=True)
-        thread.start()
-        thread.join(max(1.0, self._until - time.monotonic()))
-        if not made:
-            reason = " ".join(str(failed[0]).split())[:200] if failed else "it does not answer"
-            raise UserError(
-                f"MASTER_PORT: the program at {host}:{port} is no torch rendezvous ({reason}); "
-                "another program may use this port: take another, such as "
-                f"MASTER_PORT={_next(port)}, for all ranks"
-            ) from (failed[0] if failed else None)
-        return made[0]
 
 
 def ranks(numbers: Sequence[int]) -> str:
@@ -174,31 +179,19 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {shown}"
 
 
-def poll(done: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it is done, so long at most; whether it is."""
-    until = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > until:
-            return False
-        time.sleep(LOOK_EVERY_SECONDS)
-    return True
-
-
 def hosted_store(host: str = "127.0.0.1", port: int = 0, seconds: float = START_SECONDS) -> Any:
     """A TCPStore in this process that listens at this address alone. Port 0 takes a free one. Raises
     UserError."""
-    with _listening(host, port) as listener:
-        port = listener.getsockname()[1]
-        return _store(host, port, seconds, listener.detach())
-
-
-def use_loopback() -> None:
-    """Have gloo and nccl listen on loopback, because all ranks are on this machine. By default gloo listens
-    at the host name's address, and nccl on an interface to other machines. A choice that is made stays."""
-    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if names and not set(variables) & os.environ.keys():
-        os.environ.update(dict.fromkeys(variables, names[0]))
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address, family=family, backlog=socket.SOMAXCONN)
+    except OSError as error:
+        raise UserError(
+            f"MASTER_ADDR, MASTER_PORT: rank 0 cannot listen at {host}:{port} ({error.strerror}); give an "
+            "address of its machine that all ranks can reach, and a free port, to all ranks"
+        ) from error
+    with listener:
+        return _store(host, listener.getsockname()[1], seconds, listener.detach())
 
 
 def _store(host: str, port: int, seconds: float, listener: int | None = None) -> Any:
@@ -214,57 +207,155 @@ def _store(host: str, port: int, seconds: float, listener: int | None = None) ->
     )
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at the address to which the host name resolves. Raises UserError."""
-    try:
-        family, kind, _, _, address = _resolved(host, port)
-        listener = socket.socket(family, kind)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(socket.SOMAXCONN)
-        except OSError:
-            listener.close()
-            raise
-    except socket.gaierror as error:
-        raise UserError(
-            f"MASTER_ADDR: rank 0 finds no address of {host} ({error.strerror}); give rank 0's address"
-        ) from error
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise UserError(
-                f"MASTER_ADDR: {host} ({address[0]}) is no address of rank 0's machine, which hosts the "
-                "rendezvous; give one that is, and that all ranks can reach"
-            ) from error
-        said = "in use" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
-        raise UserError(
-            f"MASTER_PORT: port {port} is {said} on this machine; take another, such as "
-            f"MASTER_PORT={_next(port)}, for all ranks (torchrun --standalone finds one by itself)"
-        ) from error
-    return listener
+def use_loopback() -> None:
+    """Have gloo and nccl listen on loopback, because all ranks are on this machine. By default gloo listens
+    at the host name's address, and nccl on an interface to other machines. A choice that is made stays."""
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if names and not set(variables) & os.environ.keys():
+        os.environ.update(dict.fromkeys(variables, names[0]))
 
 
-def _resolved(host: str, port: str | int) -> tuple[Any, ...]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+def facts(config: Mapping[str, Any], device: str, arguments: Sequence[str]) -> dict[str, str]:
+    """What must be the same on every rank before training, as this rank has it. ``device``: with its backend,
+    in words; ``arguments``: the command line."""
+    return {
+        "dgc_repro": f"{__version__} (code {code_hash()})",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision_version() or "not installed",
+        "command line": " ".join(sorted(arguments)),
+        "config, or the source of your own classes": config_hash(config),
+        "launch.device": device,
+        "CPU vectors (ATEN_CPU_CAPABILITY)": (  # rounding differs between AVX2 and AVX512
+            torch.backends.cpu.get_cpu_capability() if device.startswith("cpu") else ""
+        ),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": {"False": "1", "True": "0"}.get(
+            os.environ.get(HAS_STORE, ""), ""
+        ),
+    }
 
 
-def _next(port: int) -> int:
-    return port + 1 if port < 65535 else 29500
+def code_hash() -> str:
+    """Eight hex digits of this package's files."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.suffix in (".py", ".c", ".h", ".yaml"):
+            digest.update(f"{path.relative_to(PACKAGE)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
-def _text(name: str) -> str:
-    value = os.environ.get(name, "")
-    if not value:
-        raise UserError(
-            f"{name}: not set, and a rank finds the others by it; torchrun sets it, by hand give "
-            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to each rank"
-        )
-    return value
+def data_hash(splits: Splits | Text) -> str:
+    """The data set's label, and eight hex digits of all that it has loaded."""
+    digest = hashlib.sha256()
+    for part in (splits.train, splits.validation, splits.test):
+        tensors = [part] if isinstance(part, torch.Tensor) else [part.images, part.labels]
+        for tensor in tensors:
+            digest.update(tensor.cpu().contiguous().numpy().data)
+    return f"{splits.label} ({digest.hexdigest()[:8]})"
 
 
-def _number(name: str) -> int:
-    text = _text(name)
-    least, most = {"MASTER_PORT": (1, 65535), "WORLD_SIZE": (1, 10**6)}.get(name, (0, 10**6))
-    if not text.isdecimal() or not least <= int(text) <= most:
-        raise UserError(f"{name}: a whole number from {least} to {most}, got {text!r}")
-    return int(text)
+class HangReport:
+    """Report which ranks are missing and where they are, after a collective has failed and at no other time.
+
+    On each rank a thread sleeps until some rank asks for a report. It then says where its rank is, even while
+    the main thread hangs, and leaves the tracebacks of all threads in ``log``. A rank that is dead, stopped
+    or cut off does not answer. ``where``: the rank's step (from 1; 0: before the first) and the collective
+    for which it waits."""
+
+    def __init__(
+        self, store: Store, rank: int, size: int, timeout_seconds: float, log: TextIO | None = None
+    ) -> None:
+        self.where: Callable[[], tuple[int, str]] = lambda: (0, "")
+        self._store = store.clone()
+        self._listener_store = store.clone()  # a store serves one thread at a time
+        self._rank = rank
+        self._size = size
+        self._limit = f"launch.timeout_seconds={timeout_seconds:g}"
+        self._patience = min(ANSWER_SECONDS, timeout_seconds)
+        self._log = log
+        self._has_answered = threading.Lock()
+        threading.Thread(target=self._listen, name="hang report", daemon=True).start()
+
+    def failed(self, error: BaseException) -> str:
+        """The line for a run that ends with this error on this rank. May wait for others' answers."""
+        step, asked = self.where()
+        broken = failed_collective(error)
+        if broken is None:
+            line = f"{one_line(error)} (rank {self._rank}, step {step})"
+            self.leave(line)
+            return line
+        own = f"the {broken[0] or asked or 'collective'} {_at(step)}"
+        answers = self._ask_all(own)
+        for text in answers.values():
+            if text.startswith("error: "):  # a rank that ended by itself is why others do not come
+                return text.removeprefix("error: ")
+        away = {rank: text for rank, text in answers.items() if text != own}
+        details = f"{self._limit}; torch says: {broken[1]}"
+        if not away:
+            return (
+                f"all ranks came to {own} and it did not end: the network is cut, or slower than "
+                f"{self._limit} allows ({details})"
+            )
+        places = ", ".join(f"rank {rank} {text or NO_ANSWER}" for rank, text in away.items())
+        return f"{ranks(list(away))} did not come to {own}: {places} ({details})"
+
+    def leave(self, line: str) -> None:
+        """Record the error with which this rank ends by itself, so that no other waits for its answer."""
+        with contextlib.suppress(dist.DistError):
+            self._answer(self._store, f"error: {line}")
+
+    def _ask_all(self, own: str) -> dict[int, str]:
+        answers = dict.fromkeys(range(self._size), "")
+        with contextlib.suppress(dist.DistError):  # the store lived in a rank that is gone
+            self._answer(self._store, own)
+            self._store.set(_REPORT, "")
+            until = time.monotonic() + self._patience
+            while time.monotonic() < until and not all(answers.values()):
+                for rank in (rank for rank, text in answers.items() if not text):
+                    if self._store.check([f"{_REPORT}/{rank}"]):
+                        answers[rank] = self._store.get(f"{_REPORT}/{rank}").decode()
+                time.sleep(LOOK_EVERY_SECONDS)
+        return answers | {self._rank: own}
+
+    def _listen(self) -> None:
+        with contextlib.suppress(Exception):  # the store is gone, and with it the rank that asked
+            self._listener_store.wait([_REPORT], FOR_EVER)
+            step, asked = self.where()
+            busy = f"is between collectives of step {step} (tracebacks in launch.log)"
+            self._answer(self._listener_store, f"the {asked} {_at(step)}" if asked else busy)
+            if self._log is not None:
+                faulthandler.dump_traceback(self._log)
+
+    def _answer(self, store: Store, text: str) -> None:
+        """Only the first answer counts: a rank that loses its peers while it is asked was not missing."""
+        if self._has_answered.acquire(blocking=False):
+            store.set(f"{_REPORT}/{self._rank}", text)
+
+
+NO_ANSWER = "does not answer: killed, stopped or cut off"
+
+
+def _at(step: int) -> str:
+    return f"of step {step}" if step else "before the first step"
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and message; of a full disk, its file."""
+    if full := full_disk(error, "a file"):
+        return str(full)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
+
+
+def failed_collective(error: BaseException | None) -> tuple[str, str] | None:
+    """The collective that broke off with this error (empty where it was torch's own, while DDP is made), and
+    the first sentence of torch's message. None where the error is this rank's own."""
+    asked = ""
+    while error is not None:
+        if isinstance(error, CollectiveFailed):
+            asked = error.asked
+        elif is_of_a_collective(error):
+            line = re.sub(r"^\[\S*\] ", "", str(error).strip().partition("\n")[0])
+            return asked, line.partition(". ")[0][:MOST_LETTERS]
+        error = error.__cause__
+    return None

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 from dgc_repro.checked import MOST, Count, Rule, checked, one_of, within
 from dgc_repro.errors import UserError
-from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.typed import made, mapping, nearest
 from dgc_repro.names import renamed
 from dgc_repro.network.profile import MOST_WORKERS
 from dgc_repro.sink.jsonl import EverySteps
 
-SLURM = "slurm"
+NETLAB, SLURM = "netlab", "slurm"
 KINDS = ("local", "simulated", NETLAB, SLURM)
 MOST_THREADS = 1024
 SHORTEST_SECONDS = 1  # of a timeout: a rank that waits less cannot tell a slow peer from a lost one

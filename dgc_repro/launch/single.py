@@ -26,11 +26,10 @@ from dgc_repro.launch.identity import (
 from dgc_repro.launch.local import RunHeld, execute, last_checkpoint
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.netlab import execute_netlab
-from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.overrides import key_of, known_keys
 from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.paths import is_group
-from dgc_repro.launch.sections import SLURM
+from dgc_repro.launch.sections import NETLAB, SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import scale_of
@@ -108,16 +107,22 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
     return folder
 
 
-def complete(folder: Path, config: Mapping[str, Any], train: Execute | None = None) -> str | None:
+def complete(
+    folder: Path, config: Mapping[str, Any], train: Execute | None = None, *, apart: bool = False
+) -> str | None:
     """Train a validated config that is not finished, from the last checkpoint in its run folder. What is
-    wrong with its training, None for nothing."""
+    wrong with its training, None for nothing. ``apart``: never in this process."""
     check_source(folder, config)
     is_new = not folder.exists()
     prepare(folder, config)
     os.environ[OWN_TARGETS] = " ".join(outside(config))
     try:
-        is_netlab = config["launch"]["kind"] == NETLAB
-        (train or (execute_netlab if is_netlab else execute))(config, folder)
+        if train is not None:
+            train(config, folder)
+        elif config["launch"]["kind"] == NETLAB:
+            execute_netlab(config, folder)
+        else:
+            execute(config, folder, apart=apart)
     except RunHeld:
         raise
     except UserError:

@@ -1,11 +1,10 @@
 """``launch=slurm``: submit runs to Slurm through submitit, one job a run; several runs make one job array.
 
-Configs are composed and validated here, and each run folder is made with its config. On the nodes torchrun's
-ranks train what the folder says (launch/slurm_job.py): the run of ``launch=local`` with as many workers, with
-the same id and folder.
+Configs are composed and validated here, and each run folder is made with its config. On the nodes each task
+is a rank that trains what the folder says (launch/slurm_job.py): the run of ``launch=local`` with as many
+workers, with the same id and folder.
 
-The batch script requeues a job that a signal has stopped while Slurm counts it as running: near its time
-limit, or in the grace time of a preemption. Slurm itself requeues a job that it preempts or whose node fails.
+submitit queues a job again that is near its time limit, and Slurm one that it preempts or whose node fails.
 Either continues from the run's last checkpoint.
 """
 
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import shutil
 import signal
@@ -25,7 +25,13 @@ from typing import Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import outside
-from dgc_repro.launch.local import RunFailed, RunStopped, held, raise_unless_finished
+from dgc_repro.launch.local import (
+    FAILURE_FILE,
+    RunFailed,
+    RunStopped,
+    held,
+    raise_unless_finished,
+)
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.overrides import apart, key_of
 from dgc_repro.launch.sections import SLURM, SLURM_KEYS
@@ -37,30 +43,11 @@ from dgc_repro.launch.single import (
     scale_line,
     summary_of,
 )
-from dgc_repro.launch.slurm_job import STOPPED, Job
-from dgc_repro.launch.worker import FAILURE_FILE
+from dgc_repro.launch.slurm_job import Job
 
 JOB_FILE = "slurm_job"  # in a run folder: the id of its last job
 LOOK_EVERY_SECONDS = 5.0
 ENDED = "ended"
-REQUEUE = """\
-code=$?
-job=$SLURM_JOB_ID
-if [ -n "$SLURM_ARRAY_JOB_ID" ]; then  # the last task has the id of the whole array
-  job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
-fi
-state=$(squeue --noheader --jobs="$job" --format=%T)
-if [ "$code" -eq {stopped} ] && [ "$state" = RUNNING ]; then
-  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
-    echo "stopped after a checkpoint; requeued, start $((${{SLURM_RESTART_COUNT:-0}} + 2))"
-    scontrol requeue "$job"
-  else
-    echo "stopped after a checkpoint; not requeued (launch.requeues={requeues}): the same command continues"
-  fi
-fi
-exit "$code\""""
-"""The end of the batch script, which runs outside a container that holds Python."""
-
 Jobs = Sequence[tuple[dict[str, Any], Sequence[str]]]
 
 
@@ -119,24 +106,23 @@ def own_overrides(given: Sequence[str]) -> list[str]:
 
 def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Of the batch script, by submitit's names."""
-    # Slurm's own default may be one core for the task, hence for all workers of a node.
-    cpus = launch["cpus_per_task"] or launch["workers"] // launch["nodes"]
-    requeues = launch["requeues"]
+    workers = launch["workers"] // launch["nodes"]
+    cpus = math.ceil((launch["cpus_per_task"] or workers) / workers)
     same = ("nodes", "gpus_per_node", "partition", "account", "qos", "setup")
     return {
         **{key: launch[key] for key in same},
         "job_name": name,
         "wckey": None,  # submitit's default may be one that the cluster does not have
-        "ntasks_per_node": 1,
+        "ntasks_per_node": workers,
         "time": launch["time_minutes"],
         "signal_delay_s": launch["signal_seconds"],
         "array_parallelism": launch["array_parallelism"],
         "stderr_to_stdout": True,
         "cpus_per_task": cpus,
-        "srun_args": [f"--cpus-per-task={cpus}"],  # srun does not take over sbatch's
-        "teardown": REQUEUE.format(stopped=STOPPED, requeues=requeues).splitlines(),
+        # srun does not take over sbatch's. The workers of a node share its cores, as with other launchers.
+        "srun_args": [f"--cpus-per-task={cpus}", "--cpu-bind=none"],
         "additional_parameters": {
-            ("requeue" if requeues else "no-requeue"): True,
+            ("requeue" if launch["requeues"] else "no-requeue"): True,
             **(launch["sbatch"] or {}),
         },
     }
@@ -168,7 +154,7 @@ def follow(jobs: Sequence[str], logs: Path) -> None:
 
 
 def log_file(logs: Path, job: str) -> Path:
-    """What a job's first node prints."""
+    """What a job's rank 0 prints."""
     return logs / f"{job}_0_log.out"
 
 
@@ -198,7 +184,7 @@ def _executor(launch: Mapping[str, Any]) -> Any:
                 f"launch.kind: slurm needs {program}, which is not on this machine; submit from a login node "
                 "of the cluster, or use launch=local"
             )
-    return submitit.SlurmExecutor(launch["logs"], python=launch["python"])
+    return submitit.SlurmExecutor(launch["logs"], launch["requeues"], python=launch["python"])
 
 
 def _submit(
@@ -208,7 +194,6 @@ def _submit(
     then leaves no new run folder."""
     made = [folder for folder in runs if not folder.exists()]
     name = "dgc_repro" if len(runs) > 1 else next(iter(runs)).name
-    seconds = max(1, launch["signal_seconds"] * 3 // 4)  # the rest: to requeue
     try:
         for folder, run in runs.items():
             check_source(folder, run)
@@ -216,15 +201,7 @@ def _submit(
             with held(folder):  # no other process writes it, and the errors of the last start go
                 pass
         executor.update_parameters(**parameters(launch, name))
-        jobs = [
-            Job(
-                str(folder.absolute()),
-                run["launch"]["workers"] // launch["nodes"],
-                seconds,
-                " ".join(outside(run)),
-            )
-            for folder, run in runs.items()
-        ]
+        jobs = [Job(str(folder.absolute()), " ".join(outside(run))) for folder, run in runs.items()]
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what sbatch said
             ids = [str(job.job_id) for job in executor.submit_array(jobs)]
     except Exception as error:

@@ -1,11 +1,8 @@
-"""What a job of ``launch=slurm`` does on each of its nodes: run torchrun's agent on a run folder.
+"""What each task of a job of ``launch=slurm`` does: it starts one rank, and waits for it.
 
-SIGTERM (preemption, requeue, scancel) and SIGUSR2 (near the time limit) stop the run after a checkpoint.
-Slurm sends them to all processes of a node, perhaps more than once, and a second signal would end torchrun's
-agent before its ranks have written their checkpoint. So the agent and the ranks ignore both, and this process
-sends the agent one SIGINT.
-
-Imports the standard library alone at first: a signal may arrive at any time.
+submitit calls `Job.checkpoint` in the first task for SIGUSR2 (near the time limit), and then queues the job
+again. SIGTERM (preemption, requeue, scancel) comes from Slurm to the rank itself. Either way all ranks agree
+on a step, write a checkpoint and end. A rank ignores SIGUSR2, which Slurm sends to it too.
 """
 
 from __future__ import annotations
@@ -15,85 +12,54 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from dgc_repro.launch.parent import OWN_TARGETS, end_with_parent
+from dgc_repro.launch.parent import OWN_TARGETS, STARTED_BY
 
 SUBMITTED = "submitted"
-"""``torchrun -m dgc_repro submitted <run folder>`` trains what the folder's config says."""
-STOPPED = 75
-"""Exit code of a run that a signal has stopped (EX_TEMPFAIL of sysexits.h)."""
-SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-FIRST_PORT, PORTS = 20_000, 10_000
-POLL_SECONDS = 0.1
+"""``python -m dgc_repro submitted <run folder>``, as a rank, trains what the folder's config says."""
+STOPPED = 128 + signal.SIGTERM  # exit code of a rank that was stopped
 
 
-@dataclass(frozen=True)
+@dataclass
 class Job:
-    """One run. ``stop_seconds``: for the last checkpoint, before ranks are killed; ``own_targets``: the
-    user's own components."""
+    """One run. ``own_targets``: the user's own components."""
 
     folder: str
-    workers_of_node: int
-    stop_seconds: int
     own_targets: str
+    rank: int = 0  # its process id
 
     def __call__(self) -> None:
-        """Run to the end on this node. Ends the process where the run has not finished."""
-        received: list[int] = []
-        for number in SIGNALS:
-            signal.signal(number, lambda got, _: received.append(got))
-        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # ranks set their own
-        agent = subprocess.Popen(
-            self.torchrun(os.environ),
-            env=os.environ | threads | {OWN_TARGETS: self.own_targets},
-            preexec_fn=_ignore_signals,  # noqa: PLW1509  # this process has one thread
+        """Run to the end as this task's rank. Ends the process where the run has not finished."""
+        import submitit.helpers  # already imported on a node; not installed everywhere
+
+        submitit.helpers.TorchDistributedEnvironment().export(
+            set_cuda_visible_devices=False, overwrite=True
         )
-        is_stopping = False
-        while agent.poll() is None:
-            if received and not is_stopping:
-                name = signal.Signals(received[0]).name
-                print(f"{name}: stopping the run after a checkpoint", flush=True)
-                agent.send_signal(signal.SIGINT)
-                is_stopping = True
-            time.sleep(POLL_SECONDS)
-        if agent.returncode:
-            sys.exit(STOPPED if received else 1)
+        task = submitit.JobEnvironment()
+        place = {"GROUP_RANK": str(task.node), "GROUP_WORLD_SIZE": str(task.num_nodes)}
+        place |= {STARTED_BY: str(os.getpid()), OWN_TARGETS: self.own_targets}
+        command = [sys.executable, "-m", "dgc_repro", SUBMITTED, self.folder]
+        rank = subprocess.Popen(command, env=os.environ | place, preexec_fn=_ignore_usr2)  # noqa: PLW1509
+        self.rank = rank.pid
+        while (code := rank.poll()) is None:
+            time.sleep(0.1)
+        if code:
+            sys.exit(code)
 
-    def torchrun(self, environment: Mapping[str, str]) -> list[str]:
-        """The command of this node's agent. The first node's agent hosts the rendezvous."""
-        import submitit  # already imported on a node; not installed everywhere
+    def checkpoint(self) -> Any:
+        """Stop the run after a checkpoint; what the job does when it starts again."""
+        import submitit.helpers
 
-        job = submitit.JobEnvironment()
-        port = FIRST_PORT + int(environment["SLURM_JOB_ID"]) % PORTS
-        return [
-            *(sys.executable, "-m", __name__),
-            *(f"--nnodes={job.num_nodes}", f"--node-rank={job.node}"),
-            f"--nproc-per-node={self.workers_of_node}",
-            *(f"--master-addr={job.hostnames[0]}", f"--master-port={port}"),
-            *("--signals-to-handle=SIGINT", f"--shutdown-timeout={self.stop_seconds}"),
-            *("-m", "dgc_repro", SUBMITTED, self.folder),
-        ]
+        print("SIGUSR2: stopping the run after a checkpoint", flush=True)
+        os.kill(self.rank, signal.SIGTERM)
+        # Not by Popen's methods: the signal may have interrupted one that holds their lock.
+        ended = os.waitid(os.P_PID, self.rank, os.WEXITED | os.WNOWAIT)
+        if ended is None or ended.si_status not in (STOPPED, signal.SIGTERM):  # finished, or failed
+            return None
+        return submitit.helpers.DelayedSubmission(Job(self.folder, self.own_targets))
 
 
-def _ignore_signals() -> None:
-    """In the agent, before it starts; its ranks inherit it, and take SIGTERM once they train."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
-
-
-def agent() -> None:
-    """torchrun, without its traceback when a signal stops it."""
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.run import main
-
-    try:
-        main()
-    except SignalException as error:
-        sys.exit(128 + error.sigval)
-
-
-if __name__ == "__main__":
-    agent()
+def _ignore_usr2() -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
@@ -32,14 +32,34 @@ from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError, full_disk, writing
 from dgc_repro.kernel import native
-from dgc_repro.launch import agreement, environment, identity, sections
+from dgc_repro.launch import environment, identity, sections
 from dgc_repro.launch.build import SECTIONS, build_run, choose_device, fresh_module
 from dgc_repro.launch.components import component
-from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION
-from dgc_repro.launch.netlab_config import lab_facts, schedule_of
+from dgc_repro.launch.local import (
+    DISK_FULL,
+    ERROR_FILE,
+    FAILED,
+    FAILURE_FILE,
+    FINISHED,
+    STOP_SECONDS,
+    STOP_SIGNALS,
+    STOPPED,
+    USER_ERROR,
+    leave_line,
+    say_stopping,
+)
+from dgc_repro.launch.netlab import lab_facts, schedule_of
 from dgc_repro.launch.parent import OWN_TARGETS, lower_session
-from dgc_repro.launch.rendezvous import Rendezvous, use_loopback
+from dgc_repro.launch.rendezvous import (
+    HangReport,
+    Rendezvous,
+    data_hash,
+    facts,
+    one_line,
+    use_loopback,
+)
+from dgc_repro.launch.torchrun import leave
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.interface import FanOut, RunInfo, Sink
@@ -50,10 +70,6 @@ from dgc_repro.train.loop import train
 from dgc_repro.train.profile import profiled
 from dgc_repro.train.run import Run
 
-FINISHED, FAILED, USER_ERROR, STOPPED, DISK_FULL = 0, 1, 2, 3, 4
-STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
-ERROR_FILE = "error.txt"
-FAILURE_FILE = "failure.txt"
 CPU_SECONDS = "time/cpu_seconds"
 
 
@@ -61,9 +77,16 @@ class RankFailed(RuntimeError):
     """This rank ended with an error that is no user's; the message is the line for the whole run."""
 
 
-def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
-    """Train what the folder says, on this rank; the exit code. ``rendezvous``: torchrun.py's, if
-    the ranks were started by it. Raises UserError, or RankFailed in a world of processes."""
+def run_worker(
+    folder: Path,
+    rendezvous: Rendezvous | None = None,
+    stop: StopSignals | None = None,
+    log: TextIO | None = None,
+) -> int:
+    """Train what the folder says, on this rank; the exit code. ``rendezvous``: torchrun.py's, if the ranks
+    were started by it; ``stop``: handles stop signals; ``log``: of tracebacks. Raises UserError, or
+    RankFailed in a world of processes."""
+    stop = stop or StopSignals()
     config = read_config(folder)
     device_type, backend = choose_device(config)
     rank = int(os.environ.get("RANK", "0"))
@@ -77,7 +100,7 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
             f"started as {started} ranks; python -m dgc_repro starts them, torchrun -m dgc_repro too"
         )
     if simulated:
-        return _train(config, folder, device, "simulated", rank, lambda _: None, None)
+        return _train(config, folder, device, "simulated", rank, stop)
     if os.environ.get("LOCAL_WORLD_SIZE") == str(started):
         use_loopback()
     start_seconds = float(launch["start_timeout_seconds"])
@@ -86,13 +109,13 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
     else:  # torchrun by itself gives its ranks one thread each
         rendezvous.start_seconds = start_seconds
         torch.set_num_threads(environment.threads_of_worker(launch))
-    own = agreement.facts(config, f"{device_type} with {backend}", rendezvous.arguments)
-    if several_nodes := agreement.agree(rendezvous, "start", own):
-        agreement.agree_on_time(rendezvous)
+    own = facts(config, f"{device_type} with {backend}", rendezvous.arguments)
+    if several_nodes := rendezvous.agree("start", own):
+        rendezvous.agree_on_time()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = float(launch["timeout_seconds"])
-    hang_report = HangReport(rendezvous.store, rank, rendezvous.size, timeout)
+    hang_report = HangReport(rendezvous.store, rank, rendezvous.size, timeout, log)
     try:
         dist.init_process_group(
             backend,
@@ -103,10 +126,9 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
         )
 
         def ready(splits: Splits | Text) -> None:
-            data = {agreement.DATA: agreement.data_hash(splits)} if several_nodes else {}
-            agreement.agree(rendezvous, "data", data)
+            rendezvous.agree("data", {"dataset": data_hash(splits)} if several_nodes else {})
 
-        return _train(config, folder, device, backend, rank, ready, hang_report)
+        return _train(config, folder, device, backend, rank, stop, ready, hang_report)
     except UserError as error:
         rendezvous.refuse(str(error))
         hang_report.leave(str(error))
@@ -115,23 +137,33 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
         raise RankFailed(hang_report.failed(error)) from error
 
 
-def work(folder: Path, log: TextIO, rendezvous: Rendezvous | None = None) -> tuple[int, bool]:
+def work(
+    folder: Path,
+    log: TextIO,
+    rendezvous: Rendezvous | None = None,
+    stop: StopSignals | None = None,
+) -> tuple[int, bool]:
     """`run_worker` with its errors as an exit code, left in the folder and in the log; and whether this
     rank was the first to say why the run failed."""
+
+    def leave_in_log(text: str) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # the disk may be full, and a buffer would try again at the end
+            os.write(log.fileno(), text.encode())
+
     try:
-        return run_worker(folder, rendezvous), False
+        return run_worker(folder, rendezvous, stop, log), False
     except UserError as error:
         with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run
             (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
         if rendezvous is not None:
             rendezvous.refuse(str(error))
-        with contextlib.suppress(OSError):
-            print(f"error: {error}", file=log)
+        leave_in_log(f"error: {error}\n")
         return USER_ERROR, False
     except Exception as error:
         cause = error.__cause__ if isinstance(error, RankFailed) else error
-        with contextlib.suppress(OSError):  # the disk may be full
-            traceback.print_exception(cause, file=log)
+        leave_in_log("".join(traceback.format_exception(cause)))
         line = str(error) if isinstance(error, RankFailed) else one_line(error)
         code = DISK_FULL if full_disk(cause, folder) else FAILED
         return code, leave_line(folder / FAILURE_FILE, line)
@@ -143,14 +175,17 @@ def _train(
     device: torch.device,
     backend: str,
     rank: int,
-    ready: Callable[[Splits | Text], None],
-    hang_report: HangReport | None,
+    stop: StopSignals,
+    ready: Callable[[Splits | Text], None] = lambda _: None,
+    hang_report: HangReport | None = None,
 ) -> int:
+    cpu_seconds = sum(os.times()[:4])
     native.library()  # built now if it is not in the cache: no step's time pays for it
     run = build_run(config, device, ready)
+    run.cpu_seconds_at_start = cpu_seconds
     if hang_report is not None:
         hang_report.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
-    _stop_on_signals(run)
+    stop.on(run)
     own_hash = folder.name.rpartition("-")[2]
     notes = [*run.notes, *checkpoint.load(run, folder, own_hash)]
     if device.type == "cpu" and native.library() is None:
@@ -258,15 +293,36 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _stop_on_signals(run: Run) -> None:
-    def ask_to_stop(number: int, frame: object) -> None:
-        if not run.stop_requested:
-            signal.alarm(STOP_SECONDS)  # its default action ends a rank whose step does not end
-        run.stop_requested = True
+class StopSignals:
+    """From `on`, a stop signal asks a run to stop after its step. ``ends_at``: the number of signals that
+    ends the process at once, where they come from the user and not from a launcher."""
 
-    # SIGHUP: torchrun passes on what it was sent, a closed terminal too.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, ask_to_stop)
+    def __init__(self, ends_at: int | None = None) -> None:
+        self.number: int | None = None  # of the first signal
+        self._ends_at = ends_at
+        self._count = 0
+
+    def on(self, run: Run) -> None:
+        """Ask this run."""
+
+        def ask(number: int, frame: object) -> None:
+            self._count += 1
+            if self._count == 1:
+                self.number = number
+                run.stop_requested = True
+                signal.alarm(
+                    STOP_SECONDS
+                )  # its default action ends a process whose step does not end
+                if self._ends_at is not None:
+                    say_stopping()
+            elif self._count == self._ends_at:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+
+        for (
+            number
+        ) in STOP_SIGNALS:  # SIGHUP: torchrun passes on what it was sent, a closed terminal too
+            signal.signal(number, ask)
 
 
 def _summary(run: Run, finished: bool) -> dict[str, Any]:
@@ -274,7 +330,7 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
     return {
         **run.progress.last_record,
         **run.stopping.summary(run.progress.reached),
-        CPU_SECONDS: run.cpu_seconds,  # of rank 0's process; simulated workers are all in it
+        CPU_SECONDS: run.cpu_seconds,  # of rank 0; simulated workers are all in one process
         "status": "finished" if finished else "stopped",
         "results_version": RESULTS_VERSION,
         "steps": run.progress.step,
@@ -336,23 +392,6 @@ def write_summary(path: Path, summary: dict[str, Any]) -> None:
         replace(path, sealed_summary(path, summary))
     else:
         write_json(path, summary)
-
-
-def leave_line(path: Path, line: str) -> bool:
-    """Write the file unless another rank has: the first reason is the cause. Whether this rank wrote it."""
-    with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-        return True
-    return False
-
-
-def leave(code: int) -> NoReturn:
-    """End this rank, not through the interpreter's end: a peer may hang in a collective, and gloo's threads
-    now and then abort a process that destroys its group (plain DDP: 5 of 45 runs), finished or not."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # a full disk
-            stream.flush()
-    os._exit(code)
 
 
 def main() -> None:

@@ -114,6 +114,7 @@ class Run(Stepper):
     meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
     stop_requested: bool = False
+    cpu_seconds_at_start: float = 0.0  # of this process, which may have trained other runs
     unusable: set[str] = field(default_factory=set)  # checkpoints of this run that are damaged
 
     def __post_init__(self) -> None:
@@ -145,8 +146,9 @@ class Run(Stepper):
 
     @property
     def cpu_seconds(self) -> float:
-        """User and system time of this process and its children, and of the processes that it continues."""
-        return self.progress.cpu_seconds_before + sum(os.times()[:4])
+        """User and system time of this process and its children since the run began here, and of the
+        processes that it continues."""
+        return self.progress.cpu_seconds_before + sum(os.times()[:4]) - self.cpu_seconds_at_start
 
     def factorize(self) -> None:
         """Put thin layers into the model, on all ranks together. Residuals, momentum and other states by

@@ -25,7 +25,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pa
     """The run folders that have been trained, in this process; the working folder is the test's own."""
     folders: list[Path] = []
 
-    def rank_here(config: dict[str, Any], folder: Path) -> None:
+    def rank_here(config: dict[str, Any], folder: Path, **_: Any) -> None:
         assert config["launch"]["kind"] == "simulated", "would start processes"
         folders.append(folder)
         run_worker(folder)

@@ -133,7 +133,7 @@ def test_a_place_that_cannot_be_written_to(where: str, command: Command, tmp_pat
 def test_a_disk_that_fills_up_in_the_middle_is_no_mistake_of_the_config(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(config: dict[str, Any], folder: Path) -> None:
+    def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         raise RunFailed("OSError: [Errno 28] No space left on device")
 
     monkeypatch.setattr(single, "execute", fail)
@@ -303,7 +303,7 @@ def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released(
 ) -> None:
     held: list[weakref.ref[set[int]]] = []
 
-    def fail(config: dict[str, Any], folder: Path) -> None:
+    def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         assert [one() for one in held] == [None] * len(held)
         store = {1}
         held.append(weakref.ref(store))

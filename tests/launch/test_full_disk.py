@@ -68,15 +68,14 @@ def test_what_is_written_names_the_file_of_a_full_disk(tmp_path: Path, disk: Pat
 def test_a_rank_on_a_full_disk_ends_with_its_own_exit_code_and_no_more_errors(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(folder: Path, rendezvous: object) -> int:
+    def fails(folder: Path, *_: object) -> int:
         raise DiskFull(folder / "metrics.jsonl")
 
     monkeypatch.setattr("dgc_repro.launch.worker.run_worker", fails)
     fill(disk)
     log = FULL.open("w")
     assert work(disk, log) == (DISK_FULL, False)
-    with pytest.raises(OSError, match="No space left"):
-        log.close()
+    log.close()  # nothing is left that would be written again
     (disk / "launch.log").touch()
     line = what_failed(disk, str(DiskFull(disk)))
     assert line == (

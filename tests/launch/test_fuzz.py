@@ -163,7 +163,7 @@ def command(arguments: Sequence[str]) -> Outcome:
 def without_training(folder: Path) -> Iterator[None]:
     """Ranks run in this process, as simulated ones, and end where the first step would be made."""
 
-    def rank_here(config: dict[str, Any], run_folder: Path) -> None:
+    def rank_here(config: dict[str, Any], run_folder: Path, **_: Any) -> None:
         changed = deepcopy(config)
         changed["launch"] |= {"kind": "simulated", "backend": "auto"}
         changed["exchange"]["overlap"] = False

@@ -56,16 +56,15 @@ def test_a_rank_killed_in_the_middle_is_named_with_its_signal_step_and_collectiv
     line = failing(*PLAIN, *per_bucket, hurt=signal.SIGKILL)
     assert line.startswith("rank 1 did not come to the ")
     assert " of step " in line
-    assert "(launch.timeout_seconds=600)" in line
+    assert "(launch.timeout_seconds=600; torch says: " in line
     assert "rank 1 was killed by SIGKILL" in line
 
 
 def test_a_rank_that_stands_still_ends_the_run_when_the_timeout_is_over(failing: Failing) -> None:
     dense = (*PLAIN, "compressor=dense", "wrap=[]", "launch.timeout_seconds=4")
-    line = failing(*dense, hurt=signal.SIGSTOP)  # ends after 4 (timeout) + 5 (report) + 5 (kill)
+    line = failing(*dense, hurt=signal.SIGSTOP)  # ends after 4 (timeout) + 4 (report) + 15
     assert line.startswith("rank 1 did not come to the ")
-    assert "nor answers: killed, stopped or cut off" in line
-    assert "(launch.timeout_seconds=4)" in line
+    assert "rank 1 does not answer: killed, stopped or cut off (launch.timeout_seconds=4; " in line
     assert "was killed by" not in line  # that was the launcher, at the end
 
 
@@ -73,20 +72,19 @@ def test_a_rank_that_raises_between_two_collectives_gives_its_reason_for_all(
     failing: Failing,
 ) -> None:
     line = failing("~model", "+model={_target_:odd_models.Raising,at_step:3}")
-    assert line.startswith("FloatingPointError: the forward pass went wrong (rank 1, at step 3); ")
+    assert line.startswith("FloatingPointError: the forward pass went wrong (rank 1, step 3); ")
 
 
-@pytest.mark.parametrize("way", ["sharded", "gtopk"])
 def test_a_payload_that_one_rank_alone_receives_damaged_ends_the_run_with_its_reason(
-    way: str, failing: Failing
+    failing: Failing,
 ) -> None:
     """The sender waits in the next collective by then: the averages' gather, or the next step's signals."""
     damaged = (
         "+wrapper.damaged={_target_:damaged.OnItsWay,at_step:3}",
         "wrap=[error_feedback,damaged]",
     )
-    topk = ("compressor=topk", "compressor.density=0.1", f"exchange.aggregation={way}")
+    topk = ("compressor=topk", "compressor.density=0.1", "exchange.aggregation=sharded")
     assert failing(*PLAIN, *topk, *damaged).startswith(
         "ValueError: sparse payload: 0x3039 is not a header of one: it was damaged on its way, or comes "
-        "from another version of this package (rank 0, at step 3); "
+        "from another version of this package (rank 0, step 3); "
     )

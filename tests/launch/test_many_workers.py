@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from processes import World
 from tiny_run import PLAIN, configured, play, without_times
 from told import told_here
 
-from dgc_repro.launch import local
 from dgc_repro.launch.build import build_run
-from dgc_repro.launch.parent import OWN_TARGETS
 
-TESTS = Path(__file__).resolve().parent.parent
 WORKERS = 8
 PATIENCE_SECONDS = 280
 """For what takes 25 on two idle cores: each rank imports torch for 5 seconds of them."""
@@ -25,13 +20,12 @@ RUN = (
     *("dataset=digits", "dataset.train_size=256", "dataset.validation=51", "dataset.test_size=53"),
     *("train.batch_size=8", "compressor.density=0.1", "compressor=topk", "wrap=[error_feedback]"),
 )  # 4 steps
-DENSE = (*(part for part in RUN if not part.startswith(("compressor", "wrap"))), "wrap=[]")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
 
 
 def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Path) -> None:
-    jobs = {"dense": DENSE, "gather": RUN, "sharded": (*RUN, "exchange.aggregation=sharded")}
+    jobs = {"gather": RUN, "sharded": (*RUN, "exchange.aggregation=sharded")}
     world = World(WORKERS)
     try:
         real = {
@@ -52,21 +46,3 @@ def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Pa
         ours, theirs = told[0]["records"][-1], without_times(simulated.records[-1])
         for key in ("comm/payload_bytes", "comm/wire_bytes"):
             assert ours[key] == theirs[key], name
-
-
-def test_a_run_of_more_workers_than_cores_shares_them_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
-    monkeypatch.setattr("dgc_repro.launch.environment.available_cores", lambda: 2)
-    few = ("launch.workers=4", "train.batch_size=16")
-    monkeypatch.setenv(OWN_TARGETS, "odd_models.Plain")  # as the command that made the run does
-    config = configured("launch=local", *RUN, *few, "exchange.aggregation=sharded")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    local.execute(config, tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("finished", 4)
-    here = json.loads((tmp_path / "environment.json").read_text())
-    assert (here["world_size"], here["threads_per_worker"]) == (4, 1)
-    saved = [path.name for path in tmp_path.glob("checkpoints/step-*/worker-*.pt")]
-    assert sorted(saved) == [f"worker-{rank}.pt" for rank in range(4)]

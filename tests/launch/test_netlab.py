@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Command, wait_for
@@ -21,8 +20,7 @@ from dgc_repro.launch import local, netlab
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
 from dgc_repro.launch.main import answer
-from dgc_repro.launch.netlab import LabRanks
-from dgc_repro.launch.netlab_config import Schedule, schedule_of
+from dgc_repro.launch.netlab import LabRanks, Schedule, schedule_of
 from dgc_repro.launch.networks import network_of
 from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
@@ -86,44 +84,26 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
     assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
 
 
-@pytest.mark.parametrize(
-    ("workers", "eps", "branches", "rate", "later"),
-    [
-        (2, 0.3, {"candidate", "theta_min"}, "1gbit", "20mbit"),
-        (4, 0.95, {"dense"}, "20mbit", "1gbit"),
-    ],
-)
 def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent_at_whatever_rate(
-    workers: int,
-    eps: float,
-    branches: set[str],
-    rate: str,
-    later: str,
     in_a_lab: Callable[..., Command],
 ) -> None:
-    links = (f"network.rate={rate}", f"network.schedule=[{{step: 4, rate: {later}}}]")
-    command = in_a_lab(*GRAVAC, f"launch.workers={workers}", f"policy.eps={eps}", *links)
-    summary = counted(command)
-    decisions = command.lines("decisions.jsonl")
-    assert len(decisions) == summary["steps"]
-    assert {line["decision/branch"] for line in decisions} == branches
-    assert all(line["decision/timed_seconds"] > 0 for line in decisions[1:])
-
-
-def counted(command: Command) -> dict[str, Any]:
-    """The summary of a run to the end, whose interfaces counted what the ledger expected."""
+    links = ("network.rate=1gbit", "network.schedule=[{step: 4, rate: 20mbit}]")
+    command = in_a_lab(*GRAVAC, "policy.eps=0.3", *links)
     command.start()
     assert command.end() == (0, [])
     summary = command.summary()
     assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
     assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
-    return summary
+    decisions = command.lines("decisions.jsonl")
+    assert len(decisions) == summary["steps"]
+    assert {line["decision/branch"] for line in decisions} == {"candidate", "theta_min"}
+    assert all(line["decision/timed_seconds"] > 0 for line in decisions[1:])
 
 
 def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> LabRanks:
     """Run a program as each rank of a lab to the end."""
     network = network_of(configured("launch=netlab", *overrides))
-    with (folder / "launch.log").open("wb") as log:
+    with (folder / "launch.log").open("w") as log:
         ranks = LabRanks(lab, network, folder, log)
         ranks.run([sys.executable, "-c", program], os.environ | {"PYTHONPATH": str(ROOT)})
     return ranks
@@ -141,15 +121,14 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(("holder", "title"), [(0, "the bridge"), (2, "worker 1")])
 def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
-    holder: int, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_a_lab()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 0.2)
     with Lab([1e9, 1e9]) as lab:
-        pid = lab._holders[holder].pid
+        pid = lab._holders[2].pid
 
         def harm() -> None:
             wait_for(lambda: len(list(tmp_path.glob("started.*"))) == 2, "the ranks to start")
@@ -161,7 +140,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
         thread.join()
     assert codes_of(ranks) == [-signal.SIGKILL] * 2
     line = what_failed(tmp_path, ranks.ended())
-    said = f"the process that held the namespace of {title} was ended; no checkpoint yet"
+    said = "the process that held the namespace of worker 1 was ended; no checkpoint yet"
     assert line.startswith(f"the lab has lost links: {said}, the same command starts again")
     assert "killed" not in line  # the ranks were, by the launcher
     assert namespaces_of(os.getpid()) == set()
@@ -173,39 +152,30 @@ def rate():
     shown = subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout
     return shown.split("rate ")[1].split()[0]
 if os.environ["RANK"] == "0":
-    from dgc_repro.launch.netlab_config import CONTROL, Schedule
+    from dgc_repro.launch.netlab import CONTROL, Schedule
     from dgc_repro.train.meter import NoMeter
     asks = [int(number) for number in os.environ[CONTROL].split(",")]
     schedule = Schedule(frozenset({0, 3, 5}), lambda: None, NoMeter(), *asks)
     told = []
-    schedule.before(FIRST, first=True)
-    for step in range(FIRST, 7):
+    schedule.before(4, first=True)
+    for step in range(4, 7):
         schedule.before(step)
         told.append(rate())
     pathlib.Path("told.txt").write_text(" ".join(told))
 """
 
 
-@pytest.mark.parametrize(
-    ("first", "expected"),
-    [
-        (0, "1Gbit 1Gbit 1Gbit 100Mbit 100Mbit 20Mbit 20Mbit"),
-        (4, "100Mbit 20Mbit 20Mbit"),  # a run that is continued
-    ],
-)
-def test_rates_change_at_their_steps(
-    first: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rates_change_at_their_steps_in_a_run_that_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_a_lab()
     monkeypatch.chdir(tmp_path)
-    schedule = (
-        "network.schedule=[{step: 0, rate: 1gbit},{step: 3, rate: 100mbit},{step: 5, rate: 20mbit}]"
-    )
+    steps = "{step: 0, rate: 1gbit},{step: 3, rate: 100mbit},{step: 5, rate: 20mbit}"
     with Lab([10e6, 10e6]) as lab:
-        program = CHANGES.replace("FIRST", str(first))
-        assert codes_of(ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule)) == [0, 0]
+        given = ("network.rate=10mbit", f"network.schedule=[{steps}]")
+        assert codes_of(ranks_of(lab, tmp_path, CHANGES, *given)) == [0, 0]
         assert lab.rates == [20e6, 20e6]
-    assert (tmp_path / "told.txt").read_text() == expected
+    assert (tmp_path / "told.txt").read_text() == "100Mbit 20Mbit 20Mbit"
 
 
 def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:

@@ -1,6 +1,7 @@
-"""Several nodes: one record, a line where they differ, and a lost node that is started again.
+"""Several nodes: one record, a line where their data differ, and a lost node that is started again.
 
-Two agents of torchrun, or two ranks started by hand, on this machine; the everyday tests take two threads.
+Two agents of torchrun, or two ranks started by hand, on this machine; test_rendezvous.py has the other
+differences.
 """
 
 from __future__ import annotations
@@ -12,28 +13,19 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
-import yaml
 from commands import PATHS, PATIENCE_SECONDS, Command, assert_ends_as_simulated, wait_for
 from ranks import processes_of
 from tiny_run import PLAIN, TEXT, configured
 
-from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.errors import UserError
-from dgc_repro.launch import agreement, torchrun, worker
-from dgc_repro.launch.agreement import CLOCK_SECONDS, code_hash, data_hash
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.local import last_checkpoint
-from dgc_repro.launch.parent import OWN_TARGETS
-from dgc_repro.launch.rendezvous import Rendezvous
-from dgc_repro.launch.worker import USER_ERROR
+from dgc_repro.launch.torchrun import refuse_restarts
 
 RUN = (
     *("launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=120", "sink=none", *PLAIN),
@@ -41,135 +33,6 @@ RUN = (
     *("compressor=topk", "sink.every_steps=1"),
 )
 Commands = Callable[..., Command]
-
-
-# -- nodes that differ ---------------------------------------------------------------------------
-
-
-def by_rank(*values: Any) -> Callable[..., Any]:
-    """A function that returns the value of the rank that calls it."""
-    return lambda *_: values[int(threading.current_thread().name)]
-
-
-@pytest.fixture
-def refused(
-    pair: dict[str, Rendezvous], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], str]:
-    """The line that two ranks, each on a node of its own, end with."""
-    monkeypatch.setattr(agreement.platform, "node", by_rank("node0", "node1"))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*RUN, "launch.workers=2")))
-    (tmp_path / torchrun.TOKEN_FILE).write_text("1234")
-    monkeypatch.setenv(OWN_TARGETS, "")  # `join` sets it
-    own = "odd_models.Plain"  # the model of RUN
-    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: own}
-    codes: dict[str, tuple[int, bool]] = {}
-
-    def join(rank: str) -> None:
-        codes[rank] = torchrun.join(told, pair[rank])
-
-    def line() -> str:
-        threads = [
-            threading.Thread(target=join, args=rank, name=rank, daemon=True) for rank in "01"
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-        assert codes == dict.fromkeys("01", (USER_ERROR, False))
-        return (tmp_path / "error.txt").read_text()
-
-    return line
-
-
-@pytest.mark.parametrize(
-    ("where", "what", "says"),
-    [
-        (
-            agreement, {"code_hash": by_rank("aaaa", "bbbb")},
-            "dgc_repro: rank 0 on node0 has {v} (code aaaa), rank 1 on node1 {v} (code bbbb); install",
-        ),
-        (
-            agreement, {"torchvision_version": by_rank("0.28", "0.30")},
-            "torchvision: rank 0 on node0 has 0.28, rank 1 on node1 0.30; install the same version",
-        ),
-        (
-            agreement, {"config_hash": by_rank("aaaa", "bbbb")},
-            "config: rank 0 on node0 has aaaa, rank 1 on node1 bbbb; a class of yours",
-        ),
-        (
-            worker, {"choose_device": by_rank(("cuda", "nccl"), ("cpu", "gloo"))},
-            "launch.device: rank 0 on node0 has cuda with nccl, rank 1 on node1 cpu with gloo; give",
-        ),
-        (
-            agreement, {"time": SimpleNamespace(time=by_rank(1e9, 1e9 - CLOCK_SECONDS - 1))},
-            "clock: rank 1 on node1 is 11 s behind rank 0 on node0, at most 10 s are allowed; synchro",
-        ),
-    ],
-    ids=["code", "version", "config", "device", "clock"],
-)  # fmt: skip
-def test_nodes_that_differ_end_with_one_line_on_all_ranks(
-    where: Any,
-    what: dict[str, Any],
-    says: str,
-    refused: Callable[[], str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in what.items():
-        monkeypatch.setattr(where, name, value)
-    assert refused().startswith(says.format(v=agreement.__version__))
-
-
-def test_of_two_command_lines_the_line_shows_where_they_differ(
-    refused: Callable[[], str], pair: dict[str, Rendezvous]
-) -> None:
-    pair["0"].arguments = ["seed=1", "compressor=topk"]
-    pair["1"].arguments = ["compressor=dense", "seed=1"]
-    assert refused().startswith(
-        "command line: rank 0 on node0 has compressor=topk, rank 1 on node1 compressor=dense; give"
-    )
-
-
-@pytest.mark.parametrize("token", [None, "of another file system"])
-def test_a_run_folder_that_a_node_does_not_share_is_said_on_rank_0(
-    token: str | None,
-    pair: dict[str, Rendezvous],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also where the node has a folder of the same name, of an earlier run."""
-    monkeypatch.setattr(torchrun, "PATIENCE_SECONDS", 0.1)
-    folder = tmp_path / "elsewhere"
-    if token is not None:
-        folder.mkdir()
-        (folder / "config.yaml").write_text("{}")
-        (folder / torchrun.TOKEN_FILE).write_text(token)
-    told = {"folder": str(folder), "token": "1234", "node": "node0", OWN_TARGETS: ""}
-    assert torchrun.join(told, pair["1"]) == (USER_ERROR, False)
-    says = (
-        r"^paths\.runs: rank 1 on .* does not see what rank 0 on node0 writes to .*elsewhere; name"
-    )
-    with pytest.raises(UserError, match=says):
-        pair["0"].wait_for_all("start")
-
-
-def test_other_data_and_other_code_have_other_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def splits(pixel: int) -> Splits:
-        images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-        images[1, 2, 3, 3] = pixel
-        part = Images(images, torch.zeros(2, dtype=torch.int64))
-        return Splits(part, part, part, 2, (0.0,) * 3, (1.0,) * 3, "digits", "none")
-
-    assert data_hash(splits(1)) == data_hash(splits(1)) != data_hash(splits(2))
-    assert data_hash(splits(1)).startswith("digits (")
-    monkeypatch.setattr(agreement, "PACKAGE", tmp_path)
-    hashes = []
-    for text in ("a = 1", "a = 2", "a = 1"):
-        (tmp_path / "module.py").write_text(text)
-        (tmp_path / "module.pyc").write_text(f"{len(hashes)}")
-        hashes.append(code_hash())
-    assert hashes[0] == hashes[2] != hashes[1]
 
 
 @pytest.mark.parametrize(
@@ -189,13 +52,12 @@ def test_restarts_on_several_nodes_need_a_store_of_their_own(
         "TORCHELASTIC_MAX_RESTARTS": restarts,
         "TORCHELASTIC_USE_AGENT_STORE": shared,
     }
-    if is_refused:
-        with pytest.raises(
-            UserError, match=r"^--max-restarts: .*TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-        ):
-            torchrun.refuse_restarts(environment)
-    else:
-        torchrun.refuse_restarts(environment)
+    with (
+        pytest.raises(UserError, match=r"^--max-restarts: .*TCP_STORE=1")
+        if is_refused
+        else nullcontext()
+    ):
+        refuse_restarts(environment)
 
 
 # -- real processes ------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
 ) -> None:
     train = single.execute
 
-    def fail(config: dict[str, Any], folder: Path) -> None:
+    def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         if config["experiment"]["row"] == "none":
             raise RunFailed("rank 0 was killed by SIGSEGV")
         train(config, folder)
@@ -217,7 +217,7 @@ def test_a_run_of_another_process_is_left_to_it(
     """Also where both processes begin at once: the folder is not taken for a mistake's."""
     train = single.execute
 
-    def taken(config: dict[str, Any], folder: Path) -> None:
+    def taken(config: dict[str, Any], folder: Path, **_: Any) -> None:
         if config["experiment"]["row"] == "none":
             with held(folder), held(folder):
                 pass

@@ -1,122 +1,114 @@
-"""A failed rendezvous gives one line that names the missing ranks or the port, and the config key."""
+"""Ranks that do not meet, differ, or hang: one line with the ranks, the step, and the values that differ."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+import yaml
 from commands import wait_for
 from sockets import listening, open_to_others
+from tiny_run import configured
 
+from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.errors import UserError
-from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, ranks, use_loopback
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.wire import CollectiveFailed, RanksDisagree, asking
+from dgc_repro.launch import rendezvous, torchrun, worker
+from dgc_repro.launch.local import USER_ERROR
+from dgc_repro.launch.parent import OWN_TARGETS
+from dgc_repro.launch.rendezvous import (
+    CLOCK_SECONDS,
+    NO_ANSWER,
+    HangReport,
+    Rendezvous,
+    code_hash,
+    data_hash,
+    failed_collective,
+    hosted_store,
+    use_loopback,
+)
 
-
-@pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that another program listens at, and never answers."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
+# -- ranks that do not meet ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("rank", "seconds", "says"),
+    ("rank", "host", "says"),
     [
-        (0, 1.0, r"MASTER_PORT: port {taken} is in use.*such as MASTER"),
-        (1, 1.0, r"MASTER_PORT: .*:{taken} is no torch rendezvous"),
-        (1, 0.3, r"launch.start_timeout_seconds: rank 1 waited 0.3 s for"),
+        (0, "127.0.0.1", r"MASTER_ADDR, MASTER_PORT: rank 0 cannot listen at .*already in use"),
+        (0, "192.0.2.1", r"MASTER_ADDR, MASTER_PORT: rank 0 cannot listen at 192.0.2.1:"),
+        (0, "nowhere.invalid", r"MASTER_ADDR, MASTER_PORT: .* nowhere.invalid:\d+ \(.+\); give"),
+        (1, "127.0.0.1", r"launch.start_timeout_seconds: rank 1 finds no rendezvous at .* 0.5 s"),
     ],
-    ids=["in use", "another program", "nobody"],
+    ids=["port in use", "address of nobody", "unknown host", "no rank 0"],
 )
-def test_a_port_without_a_store(
-    rank: int, seconds: float, says: str, by_hand: Callable[..., None], taken: int, free: int
-) -> None:
-    by_hand(rank, 2, taken if "{taken}" in says else free)
-    with pytest.raises(UserError, match=f"^{says.format(taken=taken)}"):
-        Rendezvous(seconds)
+def test_a_place_without_a_store_is_one_line(
+    rank: int, host: str, says: str, by_hand: Callable[..., None], free: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    by_hand(rank, 2, free)
+    monkeypatch.setenv("MASTER_ADDR", host)
+    with socket.socket() as taken:
+        if rank == 0:
+            taken.bind(("127.0.0.1", free))
+            taken.listen()
+        with pytest.raises(UserError, match=f"^{says}"):
+            Rendezvous(0.5)
+
+
+@pytest.mark.parametrize("port", ["", "http"])
+def test_a_port_that_is_none_is_one_line(by_hand: Callable[..., None], port: str) -> None:
+    by_hand(0, 2, port)
+    with pytest.raises(UserError, match="^RANK, WORLD_SIZE, MASTER_PORT, MASTER_ADDR: .*'"):
+        Rendezvous(1.0)
 
 
 def test_ranks_that_never_start_are_named(by_hand: Callable[..., None], free: int) -> None:
-    by_hand(0, 4, free)
-    told: list[str] = []
+    said: list[str] = []
 
-    def come(rank: int, rendezvous: Rendezvous) -> None:
+    def come(rendezvous: Rendezvous) -> None:
         with pytest.raises(UserError) as raised:
-            rendezvous.wait_for_all("start")
-        told.append(str(raised.value))
+            rendezvous.gather("start")
+        said.append(str(raised.value))
 
-    first = Rendezvous(0.5)
-    by_hand(2, 4, free)
-    second = Rendezvous(0.5)
-    threads = [threading.Thread(target=come, args=pair) for pair in ((0, first), (2, second))]
+    threads = []
+    for rank in (0, 2):
+        by_hand(rank, 4, free)
+        threads.append(threading.Thread(target=come, args=[Rendezvous(0.5)]))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    said = "launch.start_timeout_seconds: ranks 1, 3 of 4 did not come (start) within 0.5 s; "
-    assert [line[: len(said)] for line in told] == [said] * 2
+    line = "launch.start_timeout_seconds: ranks 1, 3 of 4 did not come (start) within 0.5 s; "
+    assert [text[: len(line)] for text in said] == [line] * 2
 
 
-@pytest.mark.parametrize(
-    ("port", "says"),
-    [("", "MASTER_PORT: not set"), ("http", "got 'http'"), ("70000", "from 1 to 65535")],
-)
-def test_a_place_that_is_none(by_hand: Callable[..., None], port: str, says: str) -> None:
-    by_hand(0, 2, port)
-    with pytest.raises(UserError, match=f"^MASTER_PORT: .*{says}|^{says}"):
-        Rendezvous(1.0)
-
-
-def test_ranks_in_words() -> None:
-    assert ranks([3]) == "rank 3"
-    assert ranks([1, 3]) == "ranks 1, 3"
-    assert ranks(range(100)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..."
-
-
-def test_a_hosted_store_listens_at_its_own_address_alone(free: int) -> None:
+def test_a_hosted_store_listens_at_its_own_address_alone(
+    by_hand: Callable[..., None], free: int
+) -> None:
     with socket.create_server(("", 0)) as everywhere:
         port = everywhere.getsockname()[1]
         assert {p for _, p in open_to_others([os.getpid()])} >= {port}, "this test sees sockets"
     before = listening([os.getpid()])
-    for asked in (0, free):
-        store = hosted_store("127.0.0.1", asked)
-        assert listening([os.getpid()]) - before == {("127.0.0.1", store.port)}
-        assert store.port == asked or asked == 0
-        store.set("key", "value")
-        assert store.clone().get("key") == b"value"
-        del store
-        wait_for(lambda: listening([os.getpid()]) == before, "the store's end")
-
-
-def test_rank_0_hosts_at_the_address_of_the_ranks(by_hand: Callable[..., None], free: int) -> None:
-    before = listening([os.getpid()])
+    store = hosted_store()
+    assert listening([os.getpid()]) - before == {("127.0.0.1", store.port)}
+    del store
+    wait_for(lambda: listening([os.getpid()]) == before, "the store's end")
     by_hand(0, 2, free)
     first = Rendezvous(1.0)
     assert listening([os.getpid()]) - before == {("127.0.0.1", free)}
     by_hand(1, 2, free)
     Rendezvous(1.0).send_instructions("train")
     assert first.receive_instructions() == "train"
-
-
-@pytest.mark.parametrize(
-    ("host", "says"),
-    [
-        ("192.0.2.1", r"MASTER_ADDR: 192.0.2.1 \(192.0.2.1\) is no address of rank 0's machine"),
-        ("nowhere.invalid", "MASTER_ADDR: rank 0 finds no address of nowhere.invalid"),
-    ],
-)
-def test_an_address_that_rank_0_does_not_have(
-    by_hand: Callable[..., None], free: int, monkeypatch: pytest.MonkeyPatch, host: str, says: str
-) -> None:
-    by_hand(0, 2, free)
-    monkeypatch.setenv("MASTER_ADDR", host)
-    with pytest.raises(UserError, match=f"^{says}"):
-        Rendezvous(1.0)
 
 
 def test_gloo_and_nccl_use_loopback_unless_somebody_has_chosen(
@@ -133,3 +125,217 @@ def test_gloo_and_nccl_use_loopback_unless_somebody_has_chosen(
     use_loopback()
     assert os.environ[names[0]] == "eth1"
     assert names[1] not in os.environ
+
+
+# -- nodes that differ ---------------------------------------------------------------------------
+
+
+def by_rank(*values: Any) -> Callable[..., Any]:
+    """A function that returns the value of the rank that calls it."""
+    return lambda *_: values[int(threading.current_thread().name)]
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "says"),
+    [
+        (
+            rendezvous, {"code_hash": by_rank("aaaa", "bbbb")},
+            "dgc_repro: rank 0 on node0 has {v} (code aaaa), rank 1 on node1 {v} (code bbbb); it has",
+        ),
+        (
+            rendezvous, {"config_hash": by_rank("aaaa", "bbbb")},
+            "config, or the source of your own classes: rank 0 on node0 has aaaa, rank 1 on node1 bbbb",
+        ),
+        (
+            worker, {"choose_device": by_rank(("cuda", "nccl"), ("cpu", "gloo"))},
+            "launch.device: rank 0 on node0 has cuda with nccl, rank 1 on node1 cpu with gloo; it has",
+        ),
+        (
+            rendezvous,
+            {"time": SimpleNamespace(
+                time=by_rank(1e9, 1e9 - CLOCK_SECONDS - 1),
+                monotonic=rendezvous.time.monotonic, sleep=rendezvous.time.sleep,
+            )},
+            "clock: rank 1 is -11 s from rank 0, at most 10 s are allowed; synchronize",
+        ),
+        (None, {}, "command line: rank 0 on node0 has seed=1, rank 1 on node1 seed=2; it has"),
+    ],
+    ids=["code", "config", "device", "clock", "command line"],
+)  # fmt: skip
+def test_nodes_that_differ_end_with_one_line_on_all_ranks(
+    where: Any,
+    what: dict[str, Any],
+    says: str,
+    pair: dict[str, Rendezvous],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in what.items():
+        monkeypatch.setattr(where, name, value)
+    for rank in "01":
+        pair[rank].arguments = [] if what else [f"seed={int(rank) + 1}"]
+    monkeypatch.setattr(rendezvous.platform, "node", by_rank("node0", "node1"))
+    given = ("dataset=digits", "compressor=topk", "sink=none", "launch.workers=2")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*given)))
+    (tmp_path / torchrun.TOKEN_FILE).write_text("1234")
+    monkeypatch.setenv(OWN_TARGETS, "")  # `join` sets it
+    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: ""}
+    codes: dict[str, tuple[int, bool]] = {}
+
+    def join(rank: str) -> None:
+        codes[rank] = torchrun.join(told, pair[rank])
+
+    threads = [threading.Thread(target=join, args=rank, name=rank) for rank in "01"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == dict.fromkeys("01", (USER_ERROR, False))
+    line = (tmp_path / "error.txt").read_text()
+    assert line.startswith(says.format(v=rendezvous.__version__))
+
+
+@pytest.mark.parametrize("token", [None, "of another file system"])
+def test_a_run_folder_that_a_node_does_not_share_is_said_on_rank_0(
+    token: str | None,
+    pair: dict[str, Rendezvous],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the node has a folder of the same name, of an earlier run."""
+    monkeypatch.setattr(torchrun, "TOKEN_SECONDS", 0.1)
+    if token is not None:
+        (tmp_path / torchrun.TOKEN_FILE).write_text(token)
+    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: ""}
+    assert torchrun.join(told, pair["1"]) == (USER_ERROR, False)
+    says = r"^paths\.runs: rank 1 on .* does not see what rank 0 on node0 writes to .*; name"
+    with pytest.raises(UserError, match=says):
+        pair["0"].gather("start")
+
+
+def test_other_data_and_other_code_have_other_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def splits(pixel: int) -> Splits:
+        images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+        images[1, 2, 3, 3] = pixel
+        part = Images(images, torch.zeros(2, dtype=torch.int64))
+        return Splits(part, part, part, 2, (0.0,) * 3, (1.0,) * 3, "digits", "none")
+
+    assert data_hash(splits(1)) == data_hash(splits(1)) != data_hash(splits(2))
+    assert data_hash(splits(1)).startswith("digits (")
+    monkeypatch.setattr(rendezvous, "PACKAGE", tmp_path)
+    hashes = []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        (tmp_path / "module.py").write_text(text)
+        (tmp_path / "module.pyc").write_text(f"{len(hashes)}")
+        hashes.append(code_hash())
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+# -- a collective that fails ---------------------------------------------------------------------
+
+ASKED = "allreduce of gradient (40 bytes)"
+HERE = f"the {ASKED} of step 7"
+CLOSED = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer "
+    "[127.0.0.1]:9. This is typically caused by a crash. GLHF!"
+)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[HangReport]]:
+    """Three ranks, of which the first two live; both wait for the collective of step 7."""
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 1.0)
+    host = hosted_store()
+    wait = datetime.timedelta(seconds=20)
+    other = dist.TCPStore("127.0.0.1", host.port, None, False, wait, wait_for_workers=False)
+    stores = [dist.PrefixStore("run", store) for store in (host, other)]
+    made = [HangReport(store, rank, 3, 9.0) for rank, store in enumerate(stores)]
+    for report in made:
+        report.where = lambda: (7, ASKED)
+    yield made
+    del host
+
+
+def broken() -> CollectiveFailed:
+    failed = CollectiveFailed(ASKED, RuntimeError(CLOSED))
+    failed.__cause__ = RuntimeError(CLOSED)
+    return failed
+
+
+def test_a_rank_that_does_not_answer_is_named_by_all_survivors(reports: list[HangReport]) -> None:
+    lines: list[str] = []
+    threads = [
+        threading.Thread(target=lambda r=report: lines.append(r.failed(broken())))
+        for report in reports
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lines == 2 * [
+        f"rank 2 did not come to {HERE}: rank 2 {NO_ANSWER} (launch.timeout_seconds=9; torch says: "
+        "Connection closed by peer [127.0.0.1]:9)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "asked", "says"),
+    [
+        (7, "", "rank 1 is between collectives of step 7 (tracebacks in launch.log)"),
+        (6, "barrier of a checkpoint", "rank 1 the barrier of a checkpoint of step 6"),
+    ],
+)
+def test_a_rank_says_where_it_is_while_its_main_thread_hangs(
+    step: int, asked: str, says: str, reports: list[HangReport]
+) -> None:
+    reports[1].where = lambda: (step, asked)
+    line = reports[0].failed(broken())
+    assert line.startswith(f"ranks 1, 2 did not come to {HERE}: {says}, rank 2 {NO_ANSWER} (")
+
+
+def test_a_rank_that_fails_by_itself_is_the_reason_that_the_others_give(
+    reports: list[HangReport],
+) -> None:
+    own = reports[1].failed(OSError(5, "Input/output\nerror"))
+    assert own == "OSError: [Errno 5] Input/output error (rank 1, step 7)"
+    assert reports[0].failed(broken()) == own
+
+
+def test_what_breaks_off_inside_a_collective_says_which_one_it_was() -> None:
+    clock = Clock(torch.device("cpu"))
+    with pytest.raises(CollectiveFailed) as failed, asking(ASKED, clock):
+        raise RuntimeError(CLOSED)
+    said = (ASKED, "Connection closed by peer [127.0.0.1]:9")
+    assert failed_collective(failed.value) == said
+    assert clock.waits_for == ASKED  # and the rank is still there, should another ask
+    with pytest.raises(RanksDisagree), asking(ASKED, clock):
+        raise RanksDisagree("rank 1 is about to ask for")
+    with asking("another", clock):
+        assert clock.waits_for == "another"
+    assert clock.waits_for == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (dist.DistBackendError("NCCL error\nand its trace"), ("", "NCCL error")),
+        (
+            RuntimeError("Application timeout caused pair closure"),
+            ("", "Application timeout caused pair closure"),
+        ),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] not enough memory"), None),
+        (torch.OutOfMemoryError("CUDA out of memory"), None),
+        (FileNotFoundError("/data/gloo/images.npy"), None),
+        (RuntimeError("no kernel of gloo for this type"), None),
+    ],
+)
+def test_an_error_of_this_ranks_own_is_no_broken_collective(
+    error: Exception, found: tuple[str, str] | None
+) -> None:
+    assert failed_collective(error) == found
+    with pytest.raises(type(error) if found is None else CollectiveFailed) as failed:  # noqa: SIM117
+        with asking(ASKED, Clock(torch.device("cpu"))):
+            raise error
+    assert failed_collective(failed.value) == (found and (ASKED, found[1]))

@@ -25,7 +25,6 @@ from dgc_repro.launch import slurm
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.single import named, prepare
-from dgc_repro.launch.slurm_job import FIRST_PORT, Job
 
 Run = Callable[..., tuple[int, list[str]]]
 RUN = tuple(override for override in TINY if override != "launch=simulated")
@@ -92,13 +91,13 @@ def test_a_run_is_submitted_as_the_run_of_a_launcher_with_as_many_workers(
     options = options_of(programs / "script-1.sh")
     assert options.pop("output") == str(tmp_path / "runs" / "slurm" / "%j_0_log.out")
     assert options == {
-        "job-name": folder.name, "nodes": "2", "ntasks-per-node": "1", "gpus-per-node": "2",
-        "cpus-per-task": "8", "partition": "gpu", "time": "30", "signal": "USR2@60", "mem": "64G",
+        "job-name": folder.name, "nodes": "2", "ntasks-per-node": "2", "gpus-per-node": "2",
+        "cpus-per-task": "4", "partition": "gpu", "time": "30", "signal": "USR2@60", "mem": "64G",
         "exclusive": "", "requeue": "", "open-mode": "append",
     }  # fmt: skip
     assert "\nmodule load cuda\n" in script
     srun = next(line for line in script.splitlines() if line.startswith("srun "))
-    assert "--cpus-per-task=8 python9 -u -m submitit.core._submit " in srun
+    assert "--cpus-per-task=4 --cpu-bind=none python9 -u -m submitit.core._submit " in srun
 
     # The same command while the job waits, when it is gone, and when the run is finished.
     (programs / "queue").write_text("11 PENDING\n7 RUNNING\n")
@@ -188,27 +187,6 @@ def test_waiting_ends_with_what_has_ended_the_run(
     assert lines[0].startswith(f"error: {says}")
 
 
-def test_a_sweep_that_waits_ends_with_its_table(
-    command: Run, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = []
-    monkeypatch.setattr("dgc_repro.compare.is_of_paper", lambda _: False)
-    monkeypatch.setattr("dgc_repro.launch.sweep.read_run", shown.append)
-    monkeypatch.setattr("dgc_repro.compare.compared", lambda _: None)
-    monkeypatch.setattr("dgc_repro.compare.show", lambda *_: None)
-    answers = iter([{}, {"11_0": "RUNNING", "11_1": "PENDING"}, {}])
-
-    def states() -> dict[str, str]:
-        if (now := next(answers)) == {} and (tmp_path / "runs").exists():
-            finish(next((tmp_path / "runs").glob("*-s0-*")))
-        return now
-
-    monkeypatch.setattr(slurm, "_states", states)
-    code, lines = command(*SLURM, "launch.wait=true", "--multirun", "seed=0,1")
-    assert [folder.name.split("-")[-2] for folder in shown] == ["s0"]
-    assert (code, lines[0].partition(" has ended")[0]) == (1, "error: job 11_1")
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -217,24 +195,15 @@ def test_a_sweep_that_waits_ends_with_its_table(
             "launch.nodes: a whole number that divides launch.work",
         ),
         ("launch.device=auto launch.gpus_per_node=1", "launch.gpus_per_node: 1 for 2 workers of a"),
-        ("launch.sbatch={time:3}", "launch.sbatch: time is set by launch.time_minutes; give that"),
         (
             "launch.sbatch={ntasks-per-node:3}",
             "launch.sbatch: ntasks-per-node is set by launch.work",
         ),
         (
-            "launch.sbatch={mem:false}",
-            "launch.sbatch: settings by name, as {name: value}, each a word",
-        ),
-        ("launch.sbatch.mem=3G", "launch.sbatch.mem: no such key; did you mean launch.sbatch?"),
-        ("launch.time_minutes=1:00", "launch.time_minutes: a whole number from 1, got '1:00'"),
-        (
             "launch.time_minutes=2",
             "launch.signal_seconds: less than launch.time_minutes=2, got 120",
         ),
         ("train.resume_from=nowhere", "train.resume_from: no checkpoint in nowhere"),
-        ("launch.wait=maybe", "launch.wait: true or false, got 'maybe'"),
-        ("compressor.bits=3", "compressor.bits: no such key"),
         ("train.batch_size=100", "launch.workers: 2 workers x 100"),
     ],
 )
@@ -289,110 +258,57 @@ def test_reproduce_is_not_submitted(command: Run, programs: Path) -> None:
     )
 
 
-def test_a_task_of_an_array_requeues_itself_alone(programs: Path) -> None:
-    """The last task of an array has the id of the whole array as its job id."""
-    launch = configured("launch=slurm")["launch"]
-    asked = programs / "asked"
-    (programs / "squeue").write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho RUNNING\n')
-    lines = ["(exit 75)", *slurm.parameters(launch, "name")["teardown"]]
-    array = {"SLURM_JOB_ID": "11", "SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "2"}
-    subprocess.run(["bash", "-c", "\n".join(lines)], env=os.environ | array, check=False)
-    assert "--jobs=11_2" in asked.read_text()
-    assert "requeue 11_2\n" in (programs / "scontrol").read_text()
-
-
-@pytest.mark.parametrize(
-    ("code", "state", "restarts", "requeued"),
-    [
-        (75, "RUNNING", None, True),
-        (75, "RUNNING", 1, True),
-        (75, "RUNNING", 2, False),  # launch.requeues
-        (75, "COMPLETING", None, False),  # scancel, or Slurm requeues it
-        (1, "RUNNING", None, False),
-        (0, "RUNNING", None, False),
-    ],
-)
-def test_a_batch_script_requeues_a_run_that_was_stopped_while_slurm_counts_it_as_running(
-    code: int, state: str, restarts: int | None, requeued: bool, programs: Path
-) -> None:
-    launch = configured("launch=slurm", "launch.requeues=2")["launch"]
-    (programs / "queue").write_text(f"{state}\n")
-    lines = [f"(exit {code})", *slurm.parameters(launch, "name")["teardown"]]
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(lines)],
-        env=os.environ
-        | {"SLURM_JOB_ID": "11"}
-        | ({} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code
-    asked = programs / "scontrol"
-    was_asked = "requeue 11\n" in asked.read_text() if code == 75 and asked.exists() else False
-    assert was_asked == requeued
-    assert ("requeued, start" in done.stdout) == requeued
-    assert ("not requeued (launch.requeues=2)" in done.stdout) == (restarts == 2)
-
-
-def test_torchrun_meets_on_the_first_node_at_a_port_of_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    place = {
-        "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "120034", "SLURM_JOB_NUM_NODES": "3",
-        "SLURM_NODEID": "2", "SLURM_PROCID": "2", "SLURM_JOB_NODELIST": "gpu[07-08,11]",
-    }  # fmt: skip
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    line = " ".join(Job("/shared/run", 4, 60, "").torchrun(place))
-    assert " --nnodes=3 --node-rank=2 --nproc-per-node=4 --master-addr=gpu07 " in line
-    assert f" --master-port={FIRST_PORT + 34} " in line
-    assert line.endswith(" --shutdown-timeout=60 -m dgc_repro submitted /shared/run")
-
-
-AGENT = """
-import signal, sys, time
+NODE = """
+import os, signal, sys
 from pathlib import Path
-seen = Path(sys.argv[1])
-def told(number, frame):
-    seen.write_text(seen.read_text() + "INT ")
-    time.sleep(0.5)  # a checkpoint: another signal must not end it
+from dgc_repro.launch import slurm_job
+
+def again(number, frame):  # as submitit does it in the first task
+    Path(sys.argv[1] + ".again").write_text(str(job.checkpoint()))
+    sys.exit(255)
+
+signal.signal(signal.SIGUSR2, again)
+job = slurm_job.Job(sys.argv[1], "my.Model")
+job()
+"""
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+seen = Path(sys.argv[-1])
+def stop(number, frame):
+    time.sleep(0.5)  # a checkpoint
     sys.exit(143)
-signal.signal(signal.SIGINT, told)
-seen.write_text("started ")
+signal.signal(signal.SIGTERM, stop)
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "GROUP_RANK", "GROUP_WORLD_SIZE")
+seen.write_text(" ".join(os.environ[name] for name in names))
 time.sleep(60)
 """
-NODE = """
-import os, sys
-from dgc_repro.launch import slurm_job
-class Test(slurm_job.Job):
-    def torchrun(self, environment):
-        return [sys.executable, "-c", sys.argv[1], self.folder]
-Test(sys.argv[2], 1, 1, "")()
-"""
 
 
-@pytest.mark.parametrize("kill", [False, True])
-def test_signals_to_all_processes_of_a_node_stop_the_agent_once(tmp_path: Path, kill: bool) -> None:
+def test_a_task_starts_a_rank_that_stops_for_a_signal_to_all_processes_of_the_node(
+    tmp_path: Path,
+) -> None:
+    """Slurm sends SIGUSR2 to the rank too."""
     seen = tmp_path / "seen"
+    python = tmp_path / "python"  # in the place of the rank's
+    (tmp_path / "rank.py").write_text(RANK)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "rank.py"} "$@"\n')
+    python.chmod(0o755)
+    place = {
+        "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "120034", "SLURM_JOB_NUM_NODES": "3",
+        "SLURM_NTASKS": "12", "SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_PROCID": "9",
+        "SLURM_JOB_NODELIST": "gpu[07-08,11]",
+    }  # fmt: skip
     node = subprocess.Popen(
-        [sys.executable, "-c", NODE, AGENT, str(seen)],
-        env=os.environ | PATHS,
+        [sys.executable, "-c", f"import sys\nsys.executable = {str(python)!r}\n{NODE}", str(seen)],
+        env=os.environ | PATHS | place,
         start_new_session=True,
-        stdout=subprocess.PIPE,
-        text=True,
     )
-    wait_for(lambda: seen.exists() and seen.read_text() == "started ", "the agent")
-    if kill:
-        node.kill()
-    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
-        os.killpg(node.pid, number)
-    printed = node.communicate(timeout=PATIENCE_SECONDS)[0]
-    if kill:
-        assert seen.read_text() == "started "  # it was killed with its parent
-    else:
-        assert (node.returncode, seen.read_text()) == (75, "started INT ")
-        assert printed == "SIGUSR2: stopping the run after a checkpoint\n"
+    wait_for(lambda: seen.exists() and bool(seen.read_text()), "the rank")
+    assert seen.read_text() == "9 12 1 gpu07 2 3"
+    os.killpg(node.pid, signal.SIGUSR2)
+    assert node.wait(PATIENCE_SECONDS) == 255
+    assert "DelayedSubmission" in Path(f"{seen}.again").read_text()
 
 
 @pytest.mark.slow

@@ -36,24 +36,37 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(5 * PATIENCE_SECONDS)]
 ENDLESS = """
 from types import SimpleNamespace
 from dgc_repro.launch import worker
-worker.STOP_SECONDS = 1
-worker._stop_on_signals(SimpleNamespace(stop_requested=False))
+worker.STOP_SECONDS = {seconds}
+worker.StopSignals(ends_at={ends_at}).on(SimpleNamespace(stop_requested=False))
 print("begun", flush=True)
 while True:
     pass
 """
 
 
-def test_a_rank_whose_step_never_ends_is_ended_by_the_system_after_a_stop() -> None:
-    command = [sys.executable, "-c", ENDLESS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as rank:
-        assert rank.stdout is not None
-        assert rank.stdout.readline() == "begun\n"
-        rank.terminate()
+@pytest.mark.parametrize(
+    ("ends_at", "presses", "ends_with"),
+    [(None, 1, signal.SIGALRM), (3, 3, signal.SIGINT)],
+    ids=["by the system", "by the third signal"],
+)
+def test_a_step_that_never_ends_is_ended_after_a_stop(
+    ends_at: int | None, presses: int, ends_with: int
+) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        ENDLESS.format(ends_at=ends_at, seconds=1 if ends_at is None else 99),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        for _ in range(presses):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
         try:
-            assert rank.wait(PATIENCE_SECONDS) == -signal.SIGALRM
+            assert process.wait(PATIENCE_SECONDS) == -ends_with
         finally:
-            rank.kill()
+            process.kill()
 
 
 @pytest.fixture

