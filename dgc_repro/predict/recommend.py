@@ -2,7 +2,8 @@
 
 ``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101 max_loss=0.5`` answers in
 seconds: it reads the published benchmark and models the rest. ``method=topk`` shows what one method is
-predicted to take. ``measure=true`` times the model and the first settings on this machine (measure.py).
+predicted to take. ``measure=true`` times the model and the first settings on this machine (measure.py), and
+with ``compressor=`` a method of the user's beside them.
 
 Loss        measured on the benchmark's slim model, with its interval; for another model an extrapolation
 Payload     counted in the benchmark's runs, their warm-ups included, and scaled to the sizes of the model
@@ -58,6 +59,8 @@ METHOD = ("compressor", "wrap", "wrapper", "policy")
 """Keys of a run that make up a method."""
 MEASURED = 3
 """Settings that ``measure=true`` times."""
+YOURS = "yours"
+"""The row of a method that is given as a run's."""
 
 
 def one_of_devices(key: str, text: str) -> str:
@@ -87,7 +90,7 @@ KEYS: cli_args.Keys = {
     "measure": (
         *(cli_args.yes_no, False),
         "Time the model and the first settings on this machine, in minutes. Then other keys of a run are "
-        "allowed, such as dataset=cifar10.",
+        "allowed, such as dataset=cifar10, or compressor=, wrap= and policy= for a method of your own.",
     ),
     "paths.runs": (cli_args.some_text, "runs", "Where calibrate has written networks."),
 }
@@ -109,8 +112,9 @@ class Question:
 @dataclass(frozen=True)
 class Row:
     """A setting among so many workers; seconds. ``run``: the first of its runs; ``loss``: what its seeds
-    show, None for dense training; ``is_shown``: they show that it is at most the allowed one; ``exchange``:
-    compress and decompress; ``hidden``: communication behind backward."""
+    show, None for dense training, of no seeds for a method that the benchmark does not have; ``is_shown``:
+    they show that it is at most the allowed one; ``exchange``: compress and decompress; ``hidden``:
+    communication behind backward."""
 
     run: Run
     loss: Shown | None
@@ -254,10 +258,10 @@ def _apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     others: list[str] = []
     for one in arguments:
         key = one.partition("=")[0]
-        if key.split(".")[0] in METHOD:
+        if key.split(".")[0] in METHOD and not measured:
             raise UserError(
-                f"{key}: recommend chooses among the benchmark's settings; leave it out, or name some with "
-                "method=, such as method=topk"
+                f"{key}: recommend chooses among the benchmark's settings; name some with method=, such as "
+                "method=topk, or time a method of your own with measure=true"
             )
         is_other = key.startswith("network.") or (measured and "=" in one and key not in KEYS)
         (others if is_other else own).append(one)
@@ -341,6 +345,8 @@ def table(rows: Sequence[Row], workers: int) -> Table:
     for row in rows:
         loss = [f"{_mean(row):.2f}" + ("" if row.is_shown else UNDECIDED)]
         loss += ["-" if row.loss is None else row.loss.interval]
+        if row.loss is not None and not row.loss.n:
+            loss = ["not known", "-"]
         sent = sum(size for _, size in row.calls.values()) / 1e6
         numbers = (sent, *(1e3 * time for time in (row.exchange, row.communicate, row.step)))
         cells.append([row.run.method, *loss, *map(_short, numbers), f"{dense.step / row.step:.2f}"])
@@ -376,7 +382,7 @@ def answer(rows: Sequence[Row], best: Row, benchmark: Benchmark, asked: Question
     else:
         yield f"fastest that is shown to lose no more, {dense.step / best.step:.2f} times as fast as dense:"
         yield from _typed(best, benchmark.dense)
-    first = rows[0]
+    first = next(row for row in rows if row.loss is None or row.loss.n)
     if not first.is_shown:
         yield f"faster, {dense.step / first.step:.2f} times as fast as dense, but undecided:"
         yield from _typed(first, benchmark.dense)

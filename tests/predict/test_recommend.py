@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -227,9 +228,11 @@ def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     slim = ["model.width=4", "dataset=digits", "dataset.train_size=512", "launch.threads=1"]
     given = ["network=ethernet_1gbit", "model=resnet18", "method=topk", "batch=16", "measure=true"]
     given.append("device=cpu")
-    recommend([*given, *slim, "launch.device=cpu"])
+    own = ["compressor=threshold", "compressor.density=0.05"]
+    recommend([*given, *slim, *own, "launch.device=cpu"])
     said = capsys.readouterr().out
     assert "compute: measured here" in said
     assert "\n topk_0.1 " in said
+    assert re.search(r"\n yours +not known +- ", said)
     with pytest.raises(UserError, match="^parameters: "):
         recommend([*given, "parameters=1e6"])
