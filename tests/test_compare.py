@@ -312,6 +312,15 @@ def test_a_name_is_no_formula() -> None:
         assert all(cbook.is_math_text(text.get_text()) is False for text in drawn)
 
 
+def test_a_line_that_sends_nothing_is_drawn() -> None:
+    runs = [a_run(summary={"comm/wire_bytes": size}) for size in (0, 178_000)]
+    runs[1].config["launch"]["workers"] = 3
+    (axes,) = compare.figure(compare.compared(runs), "wire_bytes").axes
+    low, high = axes.get_xlim()
+    assert low < 0 < 0.178 < high
+    assert {text.get_text() for text in axes.texts} == {"Dense, workers=2", "Dense, workers=3"}
+
+
 def settings(count: int, spread: float = 1.0) -> list[Run]:
     """So many settings of six methods with two seeds each; qualities and bytes within ``spread``."""
     methods = [
@@ -371,6 +380,12 @@ def test_every_line_is_named_and_nothing_is_cut_off_or_overlaps(
     legend = figure.axes[0].get_legend()
     if legend is not None:
         assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
+
+
+def test_no_two_lines_look_alike() -> None:
+    (task,) = compare.compared(settings(60))
+    looks = compare._looks(task).values()
+    assert len({(look.colour, look.marker, look.face) for look in looks}) == 60
 
 
 def test_few_lines_are_named_beside_their_points_and_crowded_or_many_ones_listed() -> None:

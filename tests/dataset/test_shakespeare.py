@@ -27,6 +27,7 @@ def settings(folder: Path, **others: object) -> Shakespeare:
 
 def test_the_last_tenth_is_scored_and_the_validation_part_begins_the_text(folder: Path) -> None:
     text = settings(folder).load()
+    assert text.label == "another input.txt (characters)"  # it is not tiny Shakespeare
     parts = text.train, text.validation, text.test
     assert [len(part) for part in parts] == [106, 20, 14]
     characters = sorted(set(TEXT))

@@ -94,6 +94,20 @@ def test_a_network_has_the_sizes_of_its_recipe_and_reads_images(
     assert isinstance(network, Prepared)
 
 
+@pytest.mark.parametrize(
+    ("settings", "sides"), [(Low(), [16, 8, 8, 4, 4]), (Air(), [31, 15, 15, 7, 7, 3])]
+)
+def test_convolutions_see_the_maps_of_the_recipe(settings: Low | Air, sides: list[int]) -> None:
+    """`low` pools after its first convolution and after its first skip, `air` after the first convolution of
+    each stage."""
+    network, seen = settings.build(10), []
+    for layer in network.stages.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[2]))
+    network(torch.randn(1, 3, 32, 32))
+    assert seen == sides
+
+
 @pytest.mark.parametrize("settings", [Low(), Air()])
 def test_convolutions_begin_as_partial_identities(settings: Low | Air) -> None:
     convolutions = [
