@@ -1,7 +1,7 @@
 """A function that a few live ranks call together: gloo workers on loopback, or on the links of a lab.
 
 `on_ranks` starts the ranks as those of a run (launch/local.py, launch/netlab.py). Each calls the function
-with the same arguments, and rank 0's result comes back. Inside, ranks use torch.distributed, and `set_rate`.
+with the same arguments, and rank 0's result comes back. Inside, ranks use torch.distributed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pickle
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,13 +22,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.kernel import native
 from dgc_repro.launch.local import FAILURE_FILE, FINISHED, Ranks, leave_line
-from dgc_repro.launch.netlab import FACTS, LabRanks, Schedule, pipes
+from dgc_repro.launch.netlab import LabRanks
 from dgc_repro.launch.parent import end_with_starter
 from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, use_loopback
 from dgc_repro.launch.torchrun import leave
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
-from dgc_repro.train.meter import NoMeter
 
 PAIR = 2
 JOB, ANSWER = "job.pickle", "answer.pickle"
@@ -38,30 +37,27 @@ class RanksFailed(RuntimeError):
     """A rank raised or was killed; the message says which, and why."""
 
 
-class RanksLate(RanksFailed):
-    """A collective took longer than its timeout; nothing else is known to be wrong."""
-
-
 def on_ranks(
     function: Callable[..., Any],
     *arguments: Any,
     workers: int = PAIR,
     lab: Lab | None = None,
-    rates: Sequence[float] = (),
     timeout_seconds: float = 600.0,
     backend: str = "gloo",
 ) -> Any:
     """What rank 0 of the workers returns.
 
-    ``function``: found by its name in its module; ``lab``: the links, by default loopback; ``rates``: in bits
-    a second, between which `set_rate` chooses; ``timeout_seconds``: of a collective; ``backend``: nccl gives
-    rank i the i-th GPU. Raises RanksFailed."""
+    ``function``: found by its name in its module; ``lab``: the links, by default loopback;
+    ``timeout_seconds``: of a collective; ``backend``: nccl gives rank i the i-th GPU. Raises RanksFailed."""
     with tempfile.TemporaryDirectory(prefix="dgc_repro_bench_") as name:
         folder = Path(name)
         job = (function, arguments, timeout_seconds, backend)
         (folder / JOB).write_bytes(pickle.dumps(job))
         with (folder / "log").open("w") as log:
-            ranks = _ranks(folder, log, workers, lab, rates)
+            if lab is None:
+                ranks = Ranks(folder, log, workers, hosted_store())
+            else:
+                ranks = LabRanks(lab, Network(f"{lab.rates[0]:.0f}bit"), folder, log)
             own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             ranks.run([sys.executable, "-m", "dgc_repro.bench.world", name], os.environ | own)
         if ranks.stopped_by is not None:
@@ -71,27 +67,7 @@ def on_ranks(
         reason = ranks.ended()
         if "was killed" not in reason and (folder / FAILURE_FILE).is_file():
             reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
-    raise (RanksLate if "timed out" in reason.lower() else RanksFailed)(reason)
-
-
-def _ranks(
-    folder: Path, log: TextIO, workers: int, lab: Lab | None, rates: Sequence[float]
-) -> Ranks:
-    if lab is None:
-        return Ranks(folder, log, workers, hosted_store())
-    # Ranks of a run ask for the rates of a step, these for those of a number.
-    schedule = [{"step": i, "rate": f"{rate:.0f}bit"} for i, rate in enumerate(rates)]
-    return LabRanks(lab, Network(f"{lab.rates[0]:.0f}bit", schedule=schedule), folder, log)
-
-
-def set_rate(number: int) -> None:
-    """Give all links the rate of this number in the ``rates`` of `on_ranks`; called by all ranks."""
-    Schedule(frozenset({number}), together, NoMeter(), *pipes()).before(number)
-
-
-def interface() -> str | None:
-    """The interface of a rank in a lab; None on loopback."""
-    return os.environ["GLOO_SOCKET_IFNAME"] if FACTS in os.environ else None
+    raise RanksFailed(reason)
 
 
 def everyone(value: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from dgc_repro.bench.rounds import Steps, rounds
-from dgc_repro.bench.world import RanksFailed, RanksLate, on_ranks
+from dgc_repro.bench.world import RanksFailed, on_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -34,19 +34,16 @@ def fails(how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "said"),
+    ("how", "said"),
     [
-        ("raises", RanksFailed, "rank 1 KeyError: 'nobody'"),
-        ("is killed", RanksFailed, "rank 1 was killed by SIGKILL"),
-        ("is late", RanksLate, "rank 0 .*[Tt]imed out"),
+        ("raises", "rank 1 KeyError: 'nobody'"),
+        ("is killed", "rank 1 was killed by SIGKILL"),
+        ("is late", "rank 0 .*[Tt]imed out"),
     ],
 )
-def test_a_rank_that_fails_is_named_with_its_reason(
-    how: str, kind: type[Exception], said: str
-) -> None:
-    with pytest.raises(kind, match=said) as caught:
+def test_a_rank_that_fails_is_named_with_its_reason(how: str, said: str) -> None:
+    with pytest.raises(RanksFailed, match=said):
         on_ranks(fails, how, timeout_seconds=3 if how == "is late" else 30)
-    assert type(caught.value) is kind
 
 
 def one_each(seconds: Sequence[float]) -> Steps:
