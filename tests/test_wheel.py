@@ -176,6 +176,10 @@ def test_the_command_line_starts_without_what_only_some_runs_need(
 ) -> None:
     program = "import dgc_repro.launch.main, sys; print(*sorted(sys.modules))"
     loaded = set(succeed(sys.executable, "-c", program, cwd=tmp_path, path=repository).split())
+    assert "hydra" in loaded
+    assert not loaded & {*OPTIONAL, *LATE, "torch", "pandas", "dgc_repro.predict"}
+    program = program.replace("main", "command_line", 1)
+    loaded = set(succeed(sys.executable, "-c", program, cwd=tmp_path, path=repository).split())
     assert "torch" in loaded
     assert not loaded & {*OPTIONAL, *LATE}
 

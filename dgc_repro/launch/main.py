@@ -8,68 +8,43 @@ runs; ``netlab clean``.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import errno
 import logging
 import os
+import pkgutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 # torch's store may warn of a rank that is lost, beside the one line that says so.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro import compare
-from dgc_repro.errors import DiskFull, UserError, full_disk
-from dgc_repro.launch import mirror, netlab, slurm, sweep, torchrun
-from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
-from dgc_repro.launch.networks import with_profiles
-from dgc_repro.launch.new_paper import new_paper
-from dgc_repro.launch.optimized import KEY, objectives
-from dgc_repro.launch.overrides import (
-    check_overrides,
-    in_one_line,
-    key_of,
-    plain_value,
-    resolved,
-    sets,
-)
+from dgc_repro.errors import UserError, full_disk
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
-from dgc_repro.launch.queue import queue
-from dgc_repro.launch.reproduce import reproduce
-from dgc_repro.launch.single import check, is_for_slurm, run_config, train_in
-from dgc_repro.launch.slurm_job import SUBMITTED
-from dgc_repro.launch.worker import read_config
-from dgc_repro.paper.interfaces import counted_line
-from dgc_repro.predict.calibrate import calibrate
-from dgc_repro.predict.recommend import recommend
-from dgc_repro.selfcheck.command import selfcheck
+from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
+
+if TYPE_CHECKING:
+    from dgc_repro.launch.torchrun import Execute
 
 USER_ERROR = 2
-COMMANDS: dict[str, Callable[[list[str]], object]] = {
-    "reproduce": reproduce,
-    "queue": queue,
-    "compare": compare.main,
-    "recommend": recommend,
-    "calibrate": calibrate,
-    "selfcheck": selfcheck,
-    "netlab": netlab.command,
-    "new-paper": new_paper,
-    "wandb": mirror.command,
+COMMANDS = {
+    "reproduce": "dgc_repro.launch.reproduce:reproduce",
+    "queue": "dgc_repro.launch.queue:queue",
+    "compare": "dgc_repro.compare:main",
+    "recommend": "dgc_repro.predict.recommend:recommend",
+    "calibrate": "dgc_repro.predict.calibrate:calibrate",
+    "selfcheck": "dgc_repro.selfcheck.command:selfcheck",
+    "netlab": "dgc_repro.launch.netlab:command",
+    "new-paper": "dgc_repro.launch.new_paper:new_paper",
+    "wandb": "dgc_repro.launch.mirror:command",
 }
+"""What each command calls with its arguments. A command is imported when it is given: torch takes seconds."""
 
 
 def main() -> None:
@@ -80,6 +55,8 @@ def main() -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:  # the console script; python -m has it
         sys.path.append(os.getcwd())
     if inside_torchrun():
+        from dgc_repro.launch import torchrun
+
         torchrun.lead(lambda execute: answer(lambda: dispatch(execute)), COMMANDS)
     leave(answer(dispatch))
 
@@ -87,148 +64,29 @@ def main() -> None:
 def leave(code: int) -> NoReturn:
     """End this process. After a stop a second signal changes nothing, while Python ends."""
     if code > 128:
+        from dgc_repro.launch.local import STOP_SIGNALS
+
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
-def dispatch(execute: torchrun.Execute | None = None) -> None:
-    """A subcommand, or Hydra's: a run, a sweep, flags such as ``--cfg job``. ``execute``: what trains a run,
-    where it is not `run_config`'s choice."""
+def dispatch(execute: Execute | None = None) -> None:
+    """A subcommand, the help, or what Hydra runs. ``execute``: what trains a run, where it is not
+    `run_config`'s choice."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        COMMANDS[sys.argv[1]](sys.argv[2:])
-        return
-    if sys.argv[1:2] == [SUBMITTED]:
-        train_submitted(Path(*sys.argv[2:]), execute)
+        pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
     added, arguments = conf_dirs_apart(sys.argv[1:])
-    add_conf_dirs(added)
-    settings = [a for a in arguments if a[:1] == "~" or ("=" in a and a[:1] != "-")]
-    flags = [argument for argument in arguments if argument not in settings]
-    with composing():
-        check_overrides(settings)
-        _refuse_run_dir(settings)
-        settings = _with_own_sizes(with_profiles(settings))
-        if set(torchrun.SWEEPS) & set(arguments):
-            settings = sweep.with_choices(settings)
-    sys.argv[1:] = [*settings, *flags]  # Hydra's parser wants settings in one piece
+    if set(arguments) in ({"-h"}, {"--help"}):
+        add_conf_dirs(added)
+        use_user_configs()
+        sys.argv[1:] = arguments
+        hydra.main(str(conf_dir()), "config", "1.3")(lambda config: None)()
+        return
+    from dgc_repro.launch.command_line import run
 
-    def task(config: DictConfig) -> float | list[float] | None:
-        return one_run(config, execute)
-
-    sweep.started.clear()
-    try:
-        with one_line_usage():
-            hydra.main(str(conf_dir()), "config", "1.3")(task)()
-    except Exception as error:
-        was_sweep = bool(sweep.started)
-        sweep.finish()
-        if was_sweep and not isinstance(error, UserError | RunFailed | DiskFull):
-            why = " ".join(str(error).split())
-            raise RunFailed(f"the sweep or search has no result ({why})") from error
-        raise
-    sweep.finish()
-
-
-def _with_own_sizes(settings: list[str]) -> list[str]:
-    """The settings, with ``scale=none`` for a recipe without a scale: the default would replace its sizes."""
-    chosen = [one for one in settings if key_of(one) == "recipe" and one != "recipe=none"]
-    return [*settings, "scale=none"] if chosen and not sets(settings, "scale") else settings
-
-
-def _refuse_run_dir(settings: Sequence[str]) -> None:
-    """Raise UserError for Hydra's folder of a run, where Hydra would make it and leave it empty."""
-    moves = any(one.lower().lstrip("+") == "hydra.job.chdir=true" for one in settings)
-    if sets(settings, "hydra.run.dir") and not moves:
-        raise UserError(
-            "hydra.run.dir: run folders lie below paths.runs; give paths.runs=<folder>, or add "
-            "hydra.job.chdir=true to work in hydra.run.dir"
-        )
-
-
-class BeforeSweep(Callback):
-    """Hydra's callback (conf/config.yaml): a sweep is validated as a whole before its first run."""
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """A mistake ends the command here: SystemExit passes Hydra, which makes warnings of other errors. So
-        does a sweep that Slurm has taken."""
-        taken: list[bool] = []
-        code = answer(lambda: taken.append(sweep.start(config)))
-        if code or taken[0]:
-            leave(code)
-
-
-@contextlib.contextmanager
-def one_line_usage() -> Iterator[None]:
-    """Wrong flags are one line too: argparse, which reads them for Hydra, would print its whole usage."""
-
-    def refuse(parser: argparse.ArgumentParser, message: str) -> None:
-        raise UserError(f"{message}; python -m dgc_repro --help lists settings, --hydra-help flags")
-
-    before = argparse.ArgumentParser.error
-    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    except ValueError as error:
-        if isinstance(error, UserError) or "--resolve" not in str(error):
-            raise
-        raise UserError(str(error)) from error
-    finally:
-        argparse.ArgumentParser.error = before  # type: ignore[method-assign]
-
-
-def one_run(
-    config: DictConfig, execute: torchrun.Execute | None = None
-) -> float | list[float] | None:
-    """What Hydra calls for each composed config; of a sweep, in whatever process its launcher has started."""
-    # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
-    hydra_config = HydraConfig.get()
-    given: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
-    given = sweep.with_compressor(given, hydra_config.runtime.choices)
-    if hydra_config.mode == RunMode.MULTIRUN:
-        try:
-            return sweep.one_of_sweep(config, given, run_config)
-        except RunStopped as stop:
-            leave(_say(str(stop), 128 + stop.signal_number))
-
-    def run() -> None:
-        plain = resolved(config)
-        objectives(plain_value(config, KEY), plain)
-        report_run(plain, given, execute)
-
-    if code := answer(run):
-        leave(code)
-    return None
-
-
-def report_run(config: dict[str, Any], given: list[str], execute: torchrun.Execute | None) -> None:
-    """Run, or submit, and say where the record lies."""
-    if is_for_slurm(config) and execute is None:
-        check(config, given)
-        done, failed = slurm.train([(config, given)])
-        for error in failed:
-            raise error
-        for folder in done:
-            report(folder)
-    else:
-        report(run_config(config, given, execute))
-
-
-def train_submitted(folder: Path, execute: torchrun.Execute | None) -> None:
-    """In a job of ``launch=slurm``: train what the run folder says."""
-    config = read_config(folder)
-    if execute is not None:
-        torchrun.check_launch(config)
-    report(train_in(folder, config, execute))
-
-
-def report(folder: Path) -> None:
-    """Say what a finished run has sent, and where its record lies."""
-    if line := counted_line(folder):
-        print(line, flush=True)
-    if line := mirror.sync_line([folder]):
-        print(line, flush=True)
-    print(f"run folder: {folder}", flush=True)
+    run(execute)
 
 
 def answer(action: Callable[[], None]) -> int:
@@ -241,33 +99,37 @@ def answer(action: Callable[[], None]) -> int:
             raise
         return 128 + signal.SIGPIPE
     except UserError as error:
-        return _say(str(error), USER_ERROR)
+        return say(str(error), USER_ERROR)
     except (HydraException, OmegaConfBaseException) as error:
-        return _say(in_one_line(error), USER_ERROR)
+        from dgc_repro.launch.overrides import in_one_line
+
+        return say(in_one_line(error), USER_ERROR)
     except PermissionError as error:
-        return _say(
+        return say(
             f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours",
             2,
         )
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            return _say(
-                f"{error.filename}: this name is too long for a file; give a shorter one", 2
-            )
+            return say(f"{error.filename}: this name is too long for a file; give a shorter one", 2)
         full = full_disk(error, "a file of this command")
         if full is None:
             raise
-        return _say(f"{full}, and give the same command again", 1)
+        return say(f"{full}, and give the same command again", 1)
     except MemoryError as error:
-        return _say(
+        return say(
             f"memory: these sizes need more than there is ({error}); use smaller ones", USER_ERROR
         )
-    except RunFailed as error:
-        return _say(str(error), 1)
-    except RunStopped as error:
-        return _say(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
-        return _say("stopped before the run began", 128 + signal.SIGINT)
+        return say("stopped before the run began", 128 + signal.SIGINT)
+    except Exception as error:
+        from dgc_repro.launch.local import RunFailed, RunStopped
+
+        if isinstance(error, RunFailed):
+            return say(str(error), 1)
+        if isinstance(error, RunStopped):
+            return say(str(error), 128 + error.signal_number)
+        raise
     return 0
 
 
@@ -281,6 +143,7 @@ def _stdout_is_closed() -> bool:
     return False
 
 
-def _say(text: str, code: int) -> int:
+def say(text: str, code: int) -> int:
+    """Print an error in one line; the exit code."""
     print(f"error: {text}", file=sys.stderr, flush=True)
     return code
