@@ -102,6 +102,12 @@ def test_each_worker_epoch_and_seed_reads_other_windows_and_a_resumed_epoch_the_
         assert not torch.equal(torch.stack(reads), whole)
 
 
+def test_an_lstm_carries_nothing_from_window_to_window(recipe: Recipe) -> None:
+    run = built(*recipe("char_lstm"), "dataset.reading=windows", "dataset.epoch_size=192")
+    assert play(run, until=2).losses
+    assert run.progress.carried == [[()], [()]]
+
+
 def test_one_matrix_for_embedding_and_decoder_is_sent_once(recipe: Recipe) -> None:
     run = built(*recipe("gpt"), *SETTINGS["dense"])
     play(run, until=1)
