@@ -25,8 +25,6 @@ def main() -> None:
         del sys.argv[1]
     elif {"-sc", "--shell-completion"} & set(sys.argv):
         from dgc_repro.launch.completion import main as run
-    elif sys.argv[1:2] == ["recommend"]:  # without torch
-        from dgc_repro.predict.recommend import main as run
     elif inside_torchrun() and os.environ["RANK"] != "0":
         from dgc_repro.launch.torchrun import follow as run
 

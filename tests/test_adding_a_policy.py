@@ -27,7 +27,7 @@ def own_folder(tmp_path: Path) -> Path:
 
 
 def commands() -> list[str]:
-    return [command.removeprefix("python ") for command, _ in transcripts(PAGE)[4:]]
+    return [command.removeprefix("python ") for command, _ in transcripts(PAGE)[5:]]
 
 
 def run_folder(printed: str) -> Path:
@@ -36,7 +36,7 @@ def run_folder(printed: str) -> Path:
 
 
 def test_the_check_of_the_page_prints_what_it_says(own_folder: Path) -> None:
-    command, printed = transcripts(PAGE)[4]
+    command, printed = transcripts(PAGE)[5]
     assert output([command.removeprefix("python ")], own_folder) == printed
 
 

@@ -209,6 +209,14 @@ def test_the_compressor_of_the_page_is_compared_with_topk(own_folder: Path) -> N
     assert (own_folder / "runs" / "compare.png").is_file()
 
 
+@pytest.mark.slow
+def test_the_compressor_of_the_page_is_timed_beside_the_benchmarks(own_folder: Path) -> None:
+    ask = transcripts(ADDING)[4][0].removeprefix("python ").split()
+    slim = ["model.width=4", "dataset=digits", "dataset.train_size=512", "launch.threads=1"]
+    printed = output([*ask, *slim, "batch=16", "device=cpu", "launch.device=cpu"], own_folder)
+    assert re.search(r"^ yours +not known +- ", printed, re.M)
+
+
 # README.md and every page
 
 

@@ -16,7 +16,6 @@ Network     modelled (network/cost.py). Communication is hidden behind backward 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from rich.table import Table
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
@@ -223,6 +223,8 @@ def _changes(run: Run) -> bool:
 
 def recommend(arguments: Sequence[str]) -> None:
     """Answer on the terminal. Raises UserError."""
+    added, arguments = conf_dirs_apart(arguments)
+    add_conf_dirs(added)
     own, overrides = _apart(arguments)
     settings, _ = cli_args.read(own, "recommend", KEYS, ())
     asked, measured = question(settings, overrides), settings["measure"]
@@ -430,12 +432,3 @@ def command_of(run: Run) -> str:
 
 def _yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def main() -> None:
-    """``python -m dgc_repro recommend``, without torch. A user's mistake is one line and exit code 2."""
-    try:
-        recommend(sys.argv[2:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(2)
