@@ -25,6 +25,7 @@ from dgc_repro.launch.main import answer
 from dgc_repro.launch.queue import queue
 from dgc_repro.launch.reproduce import _pool, reproduce
 from dgc_repro.launch.worker import read_config
+from dgc_repro.names import conf_dir
 from dgc_repro.paper.publish import published, run_ids
 from dgc_repro.train.run import Run
 
@@ -286,7 +287,7 @@ def test_the_committed_list_is_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    parts = queueing._planned(single.conf_dir() / "queue.yaml", [])
+    parts = queueing._planned(conf_dir() / "queue.yaml", [])
     queueing._validate(parts)
     assert all(part.jobs for part in parts), "an entry whose runs are all in entries before it"
 
