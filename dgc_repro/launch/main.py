@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import pkgutil
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -77,6 +78,11 @@ def dispatch(execute: Execute | None = None) -> None:
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
+    if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])):
+        from dgc_repro.launch.slurm_job import SUBMITTED
+
+        if sys.argv[1] != SUBMITTED:
+            raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
     added, arguments = conf_dirs_apart(sys.argv[1:])
     if set(arguments) in ({"-h"}, {"--help"}):
         add_conf_dirs(added)

@@ -72,7 +72,7 @@ def network_of(settings: Mapping[str, str], runs: Path) -> Network:
     if not path.is_file():
         if path.suffix == ".yaml":
             raise UserError(f"network: no file {name}; python -m dgc_repro calibrate writes one")
-        raise UserError(f"network: no {name!r}; {nearest(name, known)}")
+        raise UserError(f"network: no {name!r}; {nearest(name, known.keys() - {'none'})}")
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
         written.pop("_target_", None)

@@ -72,6 +72,13 @@ def test_a_mistake_is_one_line_and_nothing_is_left(
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_word_that_is_no_command(command: Command) -> None:
+    line = refused(command("predict", "network=nvlink"))
+    assert line.startswith(
+        "predict: no such command; there are: reproduce, queue, compare, recommend,"
+    )
+
+
 def test_more_processes_than_the_machine_has_memory_for() -> None:
     check_processes(4, 4 * PROCESS_BYTES)
     check_processes(4, None)
