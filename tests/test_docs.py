@@ -153,6 +153,21 @@ def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
+    own_folder: Path,
+) -> None:
+    (choice,) = re.findall(r"`(select\.topk\(x, [^`]*)`", ADDING.read_text(encoding="utf-8"))
+    ragged, fixed = (block[block.index("@asks") :] for block in blocks(ADDING, "python")[1:3])
+    ragged = ragged.partition("\n\nloses")[0]
+    method, check = own_folder / "topblocks.py", own_folder / "check_topblocks.py"
+    text = method.read_text(encoding="utf-8").replace("ragged = True", "ragged = False")
+    method.write_text(re.sub(r"return select\.at\(.*", f"return {choice}", text), encoding="utf-8")
+    check.write_text(check.read_text(encoding="utf-8").replace(ragged, fixed), encoding="utf-8")
+    code, printed = check_of_the_page(own_folder)
+    assert code == 0, printed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "law", "says"),
     [
@@ -195,6 +210,17 @@ def test_the_compressor_of_the_page_trains_by_class_name_and_by_overlay_as_one_r
     assert "already done" not in first
     assert "already done" in second
     assert first.splitlines()[-1] == second.splitlines()[-1]  # run folder: ...
+
+
+@pytest.mark.slow
+def test_the_overlay_of_the_page_takes_the_pages_policy(own_folder: Path) -> None:
+    (ladder,) = re.findall(
+        r"`(policy\.field=\S+ policy\.values=\S+)` with `policy=fixed policy.rung=2`",
+        ADDING.read_text(encoding="utf-8"),
+    )
+    given = ["--config-dir", "my_conf", "compressor=topblocks", "policy=fixed", "policy.rung=2"]
+    printed = output(["-m", "dgc_repro", *given, *ladder.split(), *TINY], own_folder)
+    assert "run folder: " in printed
 
 
 @pytest.mark.slow

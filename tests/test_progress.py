@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dgc_repro.progress import Progress, TimeLeft, duration
+from dgc_repro.progress import Progress, TimeLeft, console_of, duration
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -60,6 +60,11 @@ def test_a_terminal_gets_a_bar_of_one_line_that_is_redrawn_in_place() -> None:
     assert drawn >= 9  # each piece, and once more below the line that stays
 
 
+def test_a_terminal_is_drawn_four_times_a_second_at_most() -> None:
+    shown = worked(terminal=True, pieces=16, seconds_each=0.0625)
+    assert set(re.findall(r"\[piece (\d+)\] done", shown)) == {"1", "5", "9", "13"}
+
+
 def test_work_that_was_done_before_does_not_count_for_the_pace() -> None:
     clock = Clock()
     left = TimeLeft(100, start=90, clock=clock)
@@ -80,6 +85,14 @@ def test_a_total_that_is_not_known_has_no_share(total: int) -> None:
         progress.advance(now="1 MB")
     share, left = ("33 %, ", ", about 2 min left") if total else ("", "")
     assert stream.getvalue() == f"downloading: {share}1 MB{left}\n"
+
+
+def test_a_pipe_is_no_terminal_whatever_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = console_of(io.StringIO())
+    console.print("[bold]title[/] 12 %")
+    assert not console.is_terminal
+    assert console.file.getvalue() == "title 12 %\n"
 
 
 def test_all_consoles_are_made_by_that_rule(repository: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from dgc_repro.dataset import shakespeare
 from dgc_repro.dataset.shakespeare import Shakespeare
 from dgc_repro.errors import UserError
 
@@ -87,6 +89,26 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path, data: bytes, says: s
     with pytest.raises(UserError, match=rf"^dataset\.root: .*input\.txt {says}") as caught:
         settings(tmp_path, validation=2).load()
     assert "\n" not in str(caught.value)
+
+
+def test_the_file_is_downloaded_once_and_not_kept_where_its_checksum_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = folder / "input.txt"
+    (folder / "work").mkdir()
+    monkeypatch.chdir(folder / "work")
+    monkeypatch.setattr(shakespeare, "URL", mirror.as_uri())
+    says = r"^dataset\.root: downloading tiny Shakespeare .*input\.txt has sha256 \w{16}\.\.\., exp"
+    with pytest.raises(UserError, match=says) as caught:
+        Shakespeare().load()
+    assert "\n" not in str(caught.value)
+    assert not Path("data/shakespeare").exists()
+
+    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
+    text = Shakespeare(validation=20).load()
+    assert text.label == "shakespeare (characters)"
+    mirror.unlink()
+    assert torch.equal(Shakespeare(validation=20).load().train, text.train)
 
 
 @pytest.mark.skipif(REAL is None, reason="no real data here; name its folder in DGC_REPRO_DATA")

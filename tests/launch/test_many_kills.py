@@ -43,7 +43,7 @@ def kill(command: Command, step: int, who: str, then: str) -> None:
     ("name", "launch", "kills"),
     [
         ("error feedback", "local", [("rank 0", ""), ("damaged", AT_ONCE), ("parent", "")]),
-        ("gravac", "simulated", [("parent", ""), ("parent", "")]),
+        ("gravac", "simulated", [("parent", "")] * 3),
     ],
 )
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
@@ -51,7 +51,9 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
 ) -> None:
     command = commands(*RUN, *SETTINGS[name], f"launch={launch}")
     for number, (who, then) in enumerate(kills):
-        kill(command, (2 * number + 1) * STEPS_PER_EPOCH + 7, who, then)
+        kill(
+            command, 2 * number * STEPS_PER_EPOCH + 30, who, then
+        )  # at first before any checkpoint
     command.start()
     assert command.end() == (0, [])
     assert_ends_as_simulated(command.run_folder(), *RUN, *SETTINGS[name])

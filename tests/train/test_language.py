@@ -20,6 +20,7 @@ from tiny_run import (
     play,
 )
 
+from dgc_repro.errors import UserError
 from dgc_repro.train import checkpoint
 from dgc_repro.train.evaluate import evaluate
 from dgc_repro.train.language_task import LanguageTask
@@ -118,6 +119,19 @@ def test_a_skipped_step_leaves_the_carried_state_as_it_was() -> None:
     handle.remove()
     assert run.progress.tally.skipped_steps == 1
     assert carried_by(run, 1) is before
+
+
+def test_bf16_carries_float32_and_trains_near_fp32() -> None:
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        with pytest.raises(UserError, match=r"^train\.precision: this CPU has no bf16 kernel"):
+            built(*TEXT, NO_DROPOUT, "train.precision=bf16")
+        pytest.skip("this CPU has no bf16 kernel for an LSTM")
+    run = built(*TEXT, NO_DROPOUT, "train.precision=bf16")
+    told, fp32 = play(run), play(built(*TEXT, NO_DROPOUT))
+    assert told.losses != fp32.losses
+    # bf16 keeps 8 bits: 2^-8 a product, a few products deep
+    assert told.losses == pytest.approx(fp32.losses, rel=4 * 2**-8)
+    assert {t.dtype for state in carried_by(run, 0) for t in state} == {torch.float32}
 
 
 def test_the_averaged_gradient_is_clipped_before_the_step() -> None:

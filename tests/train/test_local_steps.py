@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tiny_run import (
     TEXT,
     UNIFORM4_EF,
     assert_continues,
+    assert_same_state,
     built,
     play,
     tiny,
@@ -174,6 +176,27 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(
     assert_continues(given, stop_after, tmp_path, whole, play(whole))
 
 
+def test_a_run_that_is_killed_within_a_round_repeats_it_exactly(tmp_path: Path) -> None:
+    """Checkpoints are written between rounds only, so a process that dies leaves the last one."""
+    given = (*PLAIN, *UNIFORM4_EF, "train.local_steps=3", "train.epochs=3")
+    whole, dies, again = built(*given), built(*given), built(*given)
+    play(whole)
+    turn_of = dies.workers.turn_of
+
+    def killed(index: int) -> Any:
+        if dies.progress.step == 6:  # within the second round of the second epoch
+            raise InterruptedError
+        return turn_of(index)
+
+    dies.workers.turn_of = killed  # type: ignore[method-assign]
+    with pytest.raises(InterruptedError):
+        play(dies, folder=tmp_path)
+    assert checkpoint.load(again, tmp_path, "a config") == []
+    assert again.progress.step == STEPS_PER_EPOCH
+    play(again)
+    assert_same_state(whole, again)
+
+
 NO_STATE = "train.resume_from: only one of the two runs has local steps"
 
 
@@ -281,6 +304,3 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
     assert all(torch.equal(one, two) for one, two in zip(before, shared(), strict=True))
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2
-
-
-# -- evaluation ----------------------------------------------------------------------------------

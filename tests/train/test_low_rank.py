@@ -116,6 +116,16 @@ def test_every_model_trains_on_its_factors(model: tuple[str, ...]) -> None:
     assert torch.tensor(told.losses).isfinite().all()
 
 
+def test_pretrained_weights_of_another_run_are_factorized(tmp_path: Path) -> None:
+    whole, run = built(*CNN, "model.low_rank.from_epoch=null"), built(*CNN)
+    play(whole, until=STEPS_PER_EPOCH + 2)
+    checkpoint.save(whole, tmp_path, "another config")
+    checkpoint.load(run, tmp_path, None)
+    assert not run.progress.is_low_rank
+    play(run)
+    assert run.progress.is_low_rank
+
+
 def shared(told: dict[str, Any]) -> dict[str, Any]:
     """What real processes and simulated workers tell alike."""
     evaluated = {f"{part}/loss" for part in ("validation", "test")}

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_run import PLAIN, STEPS_PER_EPOCH, UNIFORM4_EF, built
+from tiny_run import PLAIN, STEPS_PER_EPOCH, UNIFORM4_EF, built, play
 
 from dgc_repro.exchange.clock import SPANS
 from dgc_repro.train.loop import steps_left
@@ -38,3 +38,9 @@ def test_a_trace_has_the_steps_and_the_spans(tmp_path: Path, epochs: int) -> Non
     assert len(steps) == (TRACED_STEPS if enough else epochs * STEPS_PER_EPOCH - 1)
     assert {"compute", "compress", "decompress"} <= set(names) & set(SPANS)
     assert "aten::" in (tmp_path / "profile-0.txt").read_text()
+
+
+def test_profiling_changes_no_number(tmp_path: Path) -> None:
+    plain, other = built(*FED_BACK), built(*FED_BACK, "train.profile=true")
+    with profiled(other, tmp_path):
+        assert play(other).losses == play(plain).losses
