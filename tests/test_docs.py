@@ -171,7 +171,12 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
 @pytest.mark.parametrize(
     ("right", "wrong", "law", "says"),
     [
-        ("1, 8), (k, 4), (k, 4)", "1, 8), (k, 4), (k, 8)", "test_bytes", "change the formula in"),
+        (
+            "1, 8), (k, 4), (k, 4)",
+            "1, 8), (k, 4), (k, 8)",
+            "test_bytes",
+            "tensor constant: its payload has the parts ((1, 8), (",
+        ),
         (
             ".indices\n",
             ".indices.flip(0)\n",

@@ -165,6 +165,10 @@ def test_an_installed_wheel_trains_with_its_own_configs_and_c_kernels(
     environment = json.loads(record.read_text(encoding="utf-8"))
     assert environment["kernels"] == "C"
     assert environment["commit"] == ""  # not the checkout's
+    command = (sys.executable, str(site / "bin" / "dgc-repro"), "--version")
+    printed = succeed(*command, cwd=tmp_path, path=site)
+    assert printed == f"dgc_repro {dgc_repro.__version__}\n"
+    assert (site / f"dgc_repro-{dgc_repro.__version__}.dist-info").is_dir()
 
 
 # Without what is optional

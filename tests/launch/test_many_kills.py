@@ -51,9 +51,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
 ) -> None:
     command = commands(*RUN, *SETTINGS[name], f"launch={launch}")
     for number, (who, then) in enumerate(kills):
-        kill(
-            command, 2 * number * STEPS_PER_EPOCH + 30, who, then
-        )  # at first before any checkpoint
+        step = 2 * number * STEPS_PER_EPOCH + 30  # before the first checkpoint, then between two
+        kill(command, step, who, then)
     command.start()
     assert command.end() == (0, [])
     assert_ends_as_simulated(command.run_folder(), *RUN, *SETTINGS[name])

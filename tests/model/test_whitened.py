@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from tiny_run import RECIPE, built, play
+from tiny_run import RECIPE, assert_continues, built, play
 from torch import Tensor, nn
 
 from dgc_repro.model.whitened import WHITENING_EPSILON, Air, Low, Whitening
@@ -127,6 +129,12 @@ def test_a_width_without_eigenvectors_is_refused(make: type[Low] | type[Air], wi
     most = 96 if make is Low else 24
     with pytest.raises(ValueError, match=rf"^width: an even number up to {most} .*got {width}$"):
         make(width=width)
+
+
+def test_a_stopped_run_continues_bit_for_bit(tmp_path: Path) -> None:
+    overrides = (*RECIPE, "compressor=topk")
+    whole = built(*overrides)
+    assert_continues(overrides, 6, tmp_path, whole, play(whole))
 
 
 def test_training_leaves_the_whitening_as_it_was_fitted_and_moves_its_bias() -> None:
