@@ -148,18 +148,26 @@ class Rendezvous:
 
     def _connected(self, host: str, port: int) -> Store:
         """The store that another process hosts."""
-        # What listens there may be no store, and then torch waits without an end.
-        faulthandler.dump_traceback_later(self.start_seconds + PATIENCE_SECONDS, exit=True)
-        try:
-            store: Store = _store(host, port, self.start_seconds)
-        except (dist.DistError, ValueError) as error:
+        found: list[Store] = []
+        failed: list[Exception] = []
+
+        def connect() -> None:
+            try:
+                found.append(_store(host, port, self.start_seconds))
+            except (dist.DistError, ValueError) as error:
+                failed.append(error)
+
+        # In a thread: if another program listens there, torch waits without an end.
+        thread = threading.Thread(target=connect, daemon=True)
+        thread.start()
+        thread.join(self.start_seconds + PATIENCE_SECONDS)
+        if not found:
             raise UserError(
                 f"{KEY}: rank {self.rank} finds no rendezvous at MASTER_ADDR:MASTER_PORT = {host}:{port} "
-                f"within {self.start_seconds:g} s; start rank 0 too, or mend the address"
-            ) from error
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-        return store
+                f"within {self.start_seconds:g} s; start rank 0 too, or mend the address (another program "
+                "may use this port)"
+            ) from (failed[0] if failed else None)
+        return found[0]
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:

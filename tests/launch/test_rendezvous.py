@@ -48,8 +48,9 @@ from dgc_repro.launch.rendezvous import (
         (0, "192.0.2.1", r"MASTER_ADDR, MASTER_PORT: rank 0 cannot listen at 192.0.2.1:"),
         (0, "nowhere.invalid", r"MASTER_ADDR, MASTER_PORT: .* nowhere.invalid:\d+ \(.+\); give"),
         (1, "127.0.0.1", r"launch.start_timeout_seconds: rank 1 finds no rendezvous at .* 0.5 s"),
+        (1, "localhost", r"launch.start_timeout_seconds: rank 1 finds no rendezvous at .* 0.5 s"),
     ],
-    ids=["port in use", "address of nobody", "unknown host", "no rank 0"],
+    ids=["port in use", "address of nobody", "unknown host", "no rank 0", "another program"],
 )
 def test_a_place_without_a_store_is_one_line(
     rank: int, host: str, says: str, by_hand: Callable[..., None], free: int,
@@ -57,8 +58,9 @@ def test_a_place_without_a_store_is_one_line(
 ) -> None:  # fmt: skip
     by_hand(rank, 2, free)
     monkeypatch.setenv("MASTER_ADDR", host)
+    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.5)
     with socket.socket() as taken:
-        if rank == 0:
+        if rank == 0 or host == "localhost":
             taken.bind(("127.0.0.1", free))
             taken.listen()
         with pytest.raises(UserError, match=f"^{says}"):
