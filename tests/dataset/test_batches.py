@@ -217,3 +217,12 @@ def test_normalization_is_per_channel_in_units_of_0_to_1() -> None:
     # Two float32 roundings of numbers of order 1.
     torch.testing.assert_close(out, torch.tensor([-2.0, 0.0, 0.5]), atol=1e-6, rtol=0)
     assert out.dtype == torch.float32
+
+
+def test_each_image_is_mirrored_in_exactly_every_second_epoch() -> None:
+    first, second, third = (alternating_flips(4000, 3, epoch) for epoch in range(3))
+    assert torch.equal(second, ~first)
+    assert torch.equal(third, first)
+    assert (
+        abs(int(first.sum()) - 2000) < 4 * 32
+    )  # binomial(4,000, 1/2): 32 is its standard deviation

@@ -101,3 +101,12 @@ def test_of_four_workers_the_gradients_at_their_own_perturbed_weights_are_compre
         sent = torch.stack([g[name] - r for g, r in zip(own, residuals, strict=True)])
         torch.testing.assert_close(before[name] - weight, rate * sent.mean(0), atol=2e-6, rtol=1e-4)
         assert all(0 < r.count_nonzero() < r.numel() for r in residuals if r.numel() > 20), name
+
+
+def test_compressing_the_first_gradient_sends_the_second_uncompressed() -> None:
+    dense = play(built(*PLAIN, "compressor=dense", "wrap=[]", "optimizer=sgd"))
+    by_own = play(built(*PLAIN, *TOPK, "optimizer=sam"))
+    by_mean = play(built(*PLAIN, *TOPK, "optimizer=sam", "optimizer.compressed=first"))
+    sent = [told.records[-1]["comm/payload_bytes"] for told in (by_own, dense, by_mean)]
+    assert sent[2] == sent[0] + sent[1]
+    assert by_mean.losses[1:] != by_own.losses[1:]
