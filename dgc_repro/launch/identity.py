@@ -185,7 +185,7 @@ def run_folder(config: Mapping[str, Any]) -> Path:
     if outside(config):
         return new  # its source decides too
     for folder in sorted(runs.glob(f"{stem}-{8 * '?'}")):
-        with contextlib.suppress(UserError):
+        with contextlib.suppress(UserError, OSError):  # also a folder without a config
             if is_same_run(read_config(folder / "config.yaml"), config):
                 return folder
     run = None if is_own else published_id(config, stem)

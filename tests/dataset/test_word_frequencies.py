@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.ptb import Ptb
 from dgc_repro.dataset.pydoc import Pydoc
 from dgc_repro.dataset.text import Text
+from dgc_repro.names import scale_of
 from dgc_repro.paper.gravac.shared import WORD_FREQUENCIES
 
 REAL = os.environ.get("DGC_REPRO_DATA")
 """Where real data lies; else data/ of the checkout."""
 
 
-def settings(repository: Path, scale: str) -> dict[str, object]:
+def settings(scale: str) -> dict[str, object]:
     """What GraVAC's scale says of the LSTM's text."""
-    path = repository / "conf" / "scale" / "gravac" / "lstm" / f"{scale}.yaml"
-    found: dict[str, object] = yaml.safe_load(path.read_text(encoding="utf-8"))["dataset"]
-    return found
+    found = scale_of("gravac/lstm", scale)
+    assert found is not None
+    return dict(found["dataset"])
 
 
 def compare(text: Text, train_size: object, test_size: object) -> None:
@@ -43,8 +43,8 @@ def test_of_the_embedded_descriptions() -> None:
     compare(Descriptions().load(), None, None)
 
 
-def test_of_the_embedded_topics_as_scale_quick_has_them(repository: Path) -> None:
-    sizes = settings(repository, "quick")
+def test_of_the_embedded_topics_as_scale_quick_has_them() -> None:
+    sizes = settings("quick")
     compare(Pydoc(**sizes).load(), sizes["train_size"], sizes["test_size"])  # type: ignore[arg-type]
 
 
@@ -52,6 +52,6 @@ def test_of_the_penn_treebank_as_scale_small_has_it(repository: Path) -> None:
     root = Path(REAL or repository / "data") / "ptb"
     if not (root / "ptb.valid.txt").is_file():
         pytest.skip(f"no Penn Treebank in {root}")
-    sizes = settings(repository, "small")
+    sizes = settings("small")
     text = Ptb(root=str(root), **sizes).load()  # type: ignore[arg-type]
     compare(text, sizes["train_size"], sizes["test_size"])
