@@ -149,7 +149,7 @@ def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
     assert "SKIPPED" not in printed  # each test is about the page's settings
     passed = re.search(r"(\d+) passed", printed)
     assert passed
-    assert int(passed[1]) >= 20  # 7 laws, 2 settings, most in 3 worlds
+    assert int(passed[1]) >= 13  # 7 laws, most with 2 settings, each in 3 worlds
 
 
 @pytest.mark.slow
