@@ -125,7 +125,9 @@ def _page(found: Sequence[Entry], root: Path) -> str:
             f"<span class='count'><b>{n}</b> {word}</span>" for word, n in counts.items()
         ),
         filters="".join(_select(name, list(dict.fromkeys(of))) for name, of in choices.items()),
-        findings=re.sub("`(.*?)`", r"<code>\1</code>", sentences),
+        findings=re.sub(
+            r"\*(.*?)\*", r"<em>\1</em>", re.sub("`(.*?)`", r"<code>\1</code>", sentences)
+        ),
         cards="\n".join(_card(entry, root) for entry in found),
         legend=escape(LEGEND.replace("*", "")),
     )
