@@ -44,6 +44,7 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.launch.components import build_compressor, build_policy, component
+from dgc_repro.launch.environment import threads
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import options
 
@@ -92,8 +93,7 @@ def table(options: Namespace) -> Table:
         "write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 GB/s) + 5 microseconds a launch + 30 a "
         "host sync, all one after another, without communication and Python: lower bounds. Targets are for "
         "ResNet101. Other work on the machine changes no count.\n\nHost ms: what Python and torch take on "
-        "this machine, with "
-        f"{torch.get_num_threads()} threads, until a step of ResNet101's exchange is launched, and 5 "
+        "this machine, with one thread, until a step of ResNet101's exchange is launched, and 5 "
         "microseconds a launch. It is measured without a GPU, in time of the process: tensors on the CPU "
         f"take the paths of a GPU's, and kernels do nothing. Median of {REPEATS} steps (middle half). Left "
         "out: CUDA events, and what nccl does on the host. Other work on the machine makes it longer. The "
@@ -143,7 +143,10 @@ def rows(
                 if model == JUDGED and row.get("triton"):
                     timed.append((whole, config, shapes, large))
     for workers, key in ((WORKERS, "host_ms"), (MANY, "host_many_ms")):
-        with fake_workers(workers):
+        with (
+            fake_workers(workers),
+            threads(1),
+        ):  # more threads wait for each other, which is no work
             for whole, measured, shapes, large in timed:
                 own = whole["launches"] - whole["triton"]
                 whole |= time_host(measured, shapes, large, own, key)
