@@ -46,7 +46,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt $(TORCH_WHEELS) -e '.[dev]'
 	@touch $@
 
-test: $(INSTALLED) ## run the everyday tests, about 5 minutes (ARGS="-k ladder" narrows them)
+test: $(INSTALLED) ## run the everyday tests, about 8 minutes on 2 cores (ARGS="-k ladder" narrows them)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-slow: $(INSTALLED) ## run the other tests: processes, labs, notebooks, kills, long runs, fuzzing

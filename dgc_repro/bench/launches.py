@@ -143,10 +143,8 @@ def rows(
                 if model == JUDGED and row.get("triton"):
                     timed.append((whole, config, shapes, large))
     for workers, key in ((WORKERS, "host_ms"), (MANY, "host_many_ms")):
-        with (
-            fake_workers(workers),
-            threads(1),
-        ):  # more threads wait for each other, which is no work
+        # More threads than one wait for each other, which is no work.
+        with fake_workers(workers), threads(1):
             for whole, measured, shapes, large in timed:
                 own = whole["launches"] - whole["triton"]
                 whole |= time_host(measured, shapes, large, own, key)

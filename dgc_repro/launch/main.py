@@ -50,9 +50,8 @@ COMMANDS = {
 
 def main() -> None:
     """Entry point of ``python -m dgc_repro``; inside torchrun, of rank 0."""
-    logging.raiseExceptions = (
-        False  # Hydra logs what it prints: no traceback a line of a closed pipe
-    )
+    # Hydra logs what it prints: no traceback a line of a closed pipe.
+    logging.raiseExceptions = False
     if os.getcwd() not in sys.path and "" not in sys.path:  # the console script; python -m has it
         sys.path.append(os.getcwd())
     if inside_torchrun():

@@ -40,9 +40,7 @@ from dgc_repro.launch.local import HAS_STORE
 KEY = "launch.start_timeout_seconds"
 START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet
 LOOK_EVERY_SECONDS = 0.05
-PATIENCE_SECONDS = (
-    5.0  # for the others to read from a store in this process, and for late file systems
-)
+PATIENCE_SECONDS = 5.0  # for others to read from a store in this process
 ANSWER_SECONDS = 5.0  # that a rank has to say where it is
 FOR_EVER = datetime.timedelta(days=1000)
 CLOCK_SECONDS = 10.0

@@ -147,9 +147,8 @@ def work(
     rank was the first to say why the run failed."""
 
     def leave_in_log(text: str) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # the disk may be full, and a buffer would try again at the end
+        # The disk may be full, and a buffer would try again at the end.
+        with contextlib.suppress(OSError):
             os.write(log.fileno(), text.encode())
 
     try:
@@ -310,18 +309,16 @@ class StopSignals:
             if self._count == 1:
                 self.number = number
                 run.stop_requested = True
-                signal.alarm(
-                    STOP_SECONDS
-                )  # its default action ends a process whose step does not end
+                # Its default action ends a process whose step does not end.
+                signal.alarm(STOP_SECONDS)
                 if self._ends_at is not None:
                     say_stopping()
             elif self._count == self._ends_at:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
 
-        for (
-            number
-        ) in STOP_SIGNALS:  # SIGHUP: torchrun passes on what it was sent, a closed terminal too
+        # SIGHUP: torchrun passes on what it was sent, a closed terminal too.
+        for number in STOP_SIGNALS:
             signal.signal(number, ask)
 
 
