@@ -64,7 +64,7 @@ from dgc_repro.launch.study import STUDY, build_study, study_config, with_networ
 from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import papers_in
-from dgc_repro.paper.generic import GenericPage
+from dgc_repro.paper.artifact import Artifact
 from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import (
     artifact_of,
@@ -166,7 +166,7 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
     jobs = jobs[part - 1 :: parts]
     paper, _, artifact = name.partition("/")
     page = artifact_of(paper, artifact).page
-    if isinstance(page, GenericPage):
+    if isinstance(page, Artifact):
         page.require_rows(config["experiment"]["row"] for config, _ in jobs)
     _set_roots(name, [config for config, _ in (*jobs, *optional)], own, given)
     is_trained = not {STUDY, MEASURE} & set(sections)

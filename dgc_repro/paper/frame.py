@@ -37,6 +37,17 @@ class Quantity:
     clock: str = ""
 
 
+@dataclass(frozen=True)
+class Relative:
+    """A number over that of the row ``to`` of the same seed (percent where ``unit`` is %); ``inverse``: the
+    other way round."""
+
+    quantity: str
+    to: str
+    unit: str = "x"
+    inverse: bool = False
+
+
 SENT = {
     "floats sent": Quantity("floats", lambda run: run.last("comm/floats")),
     "payload": Quantity("bytes", lambda run: run.last("comm/payload_bytes")),
@@ -59,9 +70,9 @@ def lines(found: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     return frame[frame["value"].notna()].reset_index(drop=True)
 
 
-def measure(runs: Iterable[Run], quantities: Mapping[str, Quantity]) -> pd.DataFrame:
-    """Each quantity of each run."""
-    return lines(
+def measure(runs: Iterable[Run], quantities: Mapping[str, Quantity | Relative]) -> pd.DataFrame:
+    """Each quantity of each run; a `Relative` one after those that it is made of."""
+    found = lines(
         {
             "row": run.row,
             "seed": run.seed,
@@ -72,6 +83,15 @@ def measure(runs: Iterable[Run], quantities: Mapping[str, Quantity]) -> pd.DataF
         }
         for run in runs
         for name, quantity in quantities.items()
+        if isinstance(quantity, Quantity)
+    )
+    shares = {name: one for name, one in quantities.items() if isinstance(one, Relative)}
+    return join(
+        found,
+        *(
+            relative(found, one.quantity, one.to, inverse=one.inverse, name=name, unit=one.unit)
+            for name, one in shares.items()
+        ),
     )
 
 

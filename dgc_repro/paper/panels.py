@@ -4,7 +4,7 @@
         panels.panel("ResNet", panels.points(cells, looks), x="speedup", y="better by (%)", log="x"),
     ])
 
-Drawings: `curves`, `lines`, `means`, `points`, `bars`, `strip`, `front`, `heat_map`, `histogram`. Several
+Drawings: `curves`, `lines`, `means`, `series`, `points`, `bars`, `strip`, `front`, `heat_map`, `histogram`. Several
 in one panel are drawn on top of each other, in order.
 """
 
@@ -178,6 +178,20 @@ def means(table: pd.DataFrame, x: str, y: str, *, spread: bool = False, **style:
     found = table.groupby(x)[y].agg(["mean", "std"]).fillna(0.0)
     deviation = found["std"] if spread else None
     return lambda axes: axes.errorbar(found.index, found["mean"], yerr=deviation, **style)
+
+
+def series(values: Mapping[float, Values], *, spread: bool = False, **style: Any) -> Draw:
+    """The mean over seeds of the ``values`` at each x, in order; an x without values, or with one that is not
+    finite, is left out. ``spread``: with one standard deviation either way. ``style``: as in `means`."""
+    pairs = [
+        (x, value)
+        for x, own in values.items()
+        if len(own) and np.isfinite(own).all()
+        for value in own
+    ]
+    return means(
+        pd.DataFrame(pairs, columns=["x", "y"], dtype=float), "x", "y", spread=spread, **style
+    )
 
 
 def points(where: Mapping[str, tuple[Values, Values]], looks: Mapping[str, Look]) -> Draw:

@@ -1,0 +1,227 @@
+"""An artifact (a table or figure of a paper) as data: rows, quantities, tables, claims, figures.
+
+    page = Artifact(
+        __file__,                                   # its words lie beside it, in <artifact>.md
+        rows={"dense": "no compression", "topk": "top-k 1 %"},
+        quantities={"test accuracy": ACCURACY},
+        printed=TABLE_2,                            # columns are quantities
+        tables={"Accuracy": [seeds("test accuracy"), "test accuracy", "payload"]},
+        claims=CLAIMS,
+        figures={"fig": drawing("Table 2", lambda shown: [
+            panel("loss", shown.curves("train/loss"), x="step", y="training loss (nats)", log="y"),
+        ])},
+    )
+
+Papers of this project and papers from outside (docs/adding-a-paper.md) are written alike. A page that needs
+code of its own is a function ``page(runs, scale)``, which calls `page.made`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper import frame as frames
+from dgc_repro.paper.claims import Choice, Claim, Note, Printed
+from dgc_repro.paper.frame import SENT, Column, Known, Quantity, Relative, amount
+from dgc_repro.paper.page import Page, Section, Template, made
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run, of_rows, require_alike
+
+ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
+PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
+LESS = "payload: times less than the first row"
+CURVES = {
+    "test/perplexity": ("test perplexity", "y"),
+    "test/accuracy_percent": ("test accuracy (%)", ""),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the tables, facts and figures of a page are made from."""
+
+    runs: Sequence[Run]
+    scale: str
+    frame: pd.DataFrame
+    looks: Mapping[str, Look]
+
+    @property
+    def caption(self) -> str:
+        """Scale, model, data, workers and n."""
+        return facts.caption(self.runs, self.scale)
+
+    def curves(self, metric: str, x: str = "step") -> panels.Draw:
+        """`panels.curves` of all rows."""
+        return panels.curves(self.runs, metric, self.looks, x=x)
+
+    def points(self, x: str, y: str) -> panels.Draw:
+        """`panels.points` of the rows that have both quantities."""
+        found = {
+            row: tuple(frames.of(self.frame, name, row) for name in (x, y)) for row in self.looks
+        }
+        return panels.points({row: (a, b) for row, (a, b) in found.items() if a and b}, self.looks)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table with rows of its own: labels by row, and the heading of their column."""
+
+    rows: Mapping[str, str]
+    columns: Sequence[Column | str]
+    first: str = "method"
+
+
+Made = Callable[[Shown], Any]
+
+
+def drawing(title: str, parts: Made, note: str = "", **layout: Any) -> Callable[[Shown], Figure]:
+    """A figure: ``parts`` makes its panels, ``note`` follows the usual caption, and ``layout`` are options of
+    `plot.figure` (columns, size, legend)."""
+
+    def draw(shown: Shown) -> Figure:
+        return plot.figure(title, shown.caption + note, parts(shown), **layout)
+
+    return draw
+
+
+def looks_of(rows: Mapping[str, str | Look]) -> dict[str, Look]:
+    """The look of each row: its own, or the next colour and marker with its label."""
+    return {
+        row: label
+        if isinstance(label, Look)
+        else Look(label, plot.CYCLE[place % 7], plot.MARKERS[place % 7])
+        for place, (row, label) in enumerate(rows.items())
+    }
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact's ``page``. Raises UserError where a claim or a printed number names no row or quantity.
+
+    words       the module's ``__file__``, whose Markdown file has title, texts and claims; or a title
+    rows        label or look by row id (``experiment.row``), in order; the first row is the uncompressed one
+    quantities  numbers of a run by name, and numbers `Relative` to a row. What is sent (``floats sent``,
+                ``payload``, ``wire``, `LESS`) is added
+    tables      columns by title of the section; a column may be the name of a quantity alone. `Rows`: a table
+                with other rows. A function of `Shown` returns a section, or none. Default: all quantities
+    printed     a printed table whose columns are quantities: they stand beside the measured ones
+    figures     by file name, made with `drawing`. Default: the test quality by epoch
+    data        the paper's data set, such as "CIFAR-10": accuracy on another one tests no claim
+    numbers     makes the frame of runs that were not trained, in place of ``quantities``
+    head, said  functions of `Shown`: more facts, and values of ``{name}`` in the words
+    alike       config keys that must be equal in all runs
+    """
+
+    words: str
+    rows: Mapping[str, str | Look]
+    quantities: Mapping[str, Quantity | Relative] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Column | str] | Rows | Made] = field(default_factory=dict)
+    claims: Sequence[Claim] = ()
+    printed: Printed | None = None
+    figures: Mapping[str, Callable[[Shown], Figure]] = field(default_factory=dict)
+    data: str = ""
+    notes: Sequence[Note] = ()
+    choices: Sequence[Choice] = ()
+    numbers: Callable[[Sequence[Run]], pd.DataFrame] | None = None
+    head: Made | None = None
+    said: Made | None = None
+    alike: Sequence[str] = facts.ALIKE
+
+    def __post_init__(self) -> None:
+        if self.numbers is not None:
+            return
+        known = [*self.quantities, *SENT, LESS]
+        for claim in self.claims:
+            for check in (*claim.premises, *claim.checks):
+                _require(f"claim {claim.id}", "quantity", [check.quantity], known)
+                _require(f"claim {claim.id}", "row", check.rows, self.rows)
+        if self.printed is not None:
+            _require(self.printed.where, "quantity", self.printed.columns, self.quantities)
+            _require(self.printed.where, "row in ROWS", self.printed.rows, self.rows)
+
+    def require_rows(self, trained: Iterable[str]) -> None:
+        """Raise UserError for a row of the YAML files that the page does not show."""
+        _require("experiment.row", "row in ROWS", trained, self.rows)
+
+    def __call__(self, runs: Sequence[Run], scale: str) -> Page:
+        """The page of finished runs of one scale. Raises UserError if they are not one experiment."""
+        require_alike(runs, self.alike)
+        looks = looks_of(self.rows)
+        labels = {row: look.label for row, look in looks.items()}
+        if self.numbers is not None:
+            own, frame = list(runs), self.numbers(runs)
+        else:
+            own = of_rows(runs, self.rows)
+            less = {LESS: Relative("payload", next(iter(self.rows)), inverse=True)}
+            frame = frames.measure(own, {**self.quantities, **SENT, **less})
+        shown = Shown(own, scale, frame, looks)
+        is_title = not self.words.endswith(".py")
+        words = Template(self.words, {"Rows": GENERIC}) if is_title else Template.read(self.words)
+        known = (
+            frames.printed_numbers(self.printed, {c: c for c in self.printed.columns})
+            if self.printed
+            else {}
+        )
+        parts = [
+            self._section(title, of, shown, labels, known) for title, of in self._tables().items()
+        ]
+        head = self.head or (lambda shown: facts.departures(shown.runs, scale) if is_title else [])
+        figures = self.figures or {"curve": drawing(words.title, _curve, size=(6.4, 3.8), legend=3)}
+        return made(
+            words, scale, own, frame, [one for one in parts if one is not None], self.claims,
+            labels=labels, data=self.data, head=head(shown), said=self.said and self.said(shown),
+            printed=known, notes=self.notes, choices=self.choices,
+            figures={name: _later(draw, shown) for name, draw in figures.items()},
+        )  # fmt: skip
+
+    def _tables(self) -> Mapping[str, Sequence[Column | str] | Rows | Made]:
+        sent = (Column("payload", "payload", amount), Column("times less", LESS))
+        return self.tables or {"Rows": (*self.quantities, *sent)}
+
+    def _section(
+        self, title: str, table: Any, shown: Shown, labels: Mapping[str, str], known: Known
+    ) -> Section | None:
+        if callable(table):
+            section: Section | None = table(shown)
+            return section
+        if not isinstance(table, Rows):
+            table = Rows(labels, table)
+        columns = [self._column(one, known) for one in table.columns]
+        return Section(title, frames.pivot(shown.frame, table.rows, columns, table.first))
+
+    def _column(self, column: Column | str, known: Known) -> Column:
+        """A column with the printed numbers beside it; a name alone becomes a heading with its unit."""
+        if isinstance(column, str):
+            unit = self.quantities[column].unit if column in self.quantities else ""
+            form = amount if column in ("payload", "wire") else None
+            column = Column(f"{column} {unit}".rstrip(), column, form)
+        is_printed = any(name == column.quantity for _, name in known)
+        return replace(column, printed=known) if is_printed and not column.printed else column
+
+
+GENERIC = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
+
+
+def _later(draw: Callable[[Shown], Figure], shown: Shown) -> Callable[[], Figure]:
+    return lambda: draw(shown)
+
+
+def _curve(shown: Shown) -> list[panels.Panel]:
+    """Test quality by epoch."""
+    metric = next((m for m in CURVES if any(m in run.epochs for run in shown.runs)), "")
+    label, log = CURVES.get(metric, ("", ""))
+    return [panels.panel("", shown.curves(metric, "epoch"), x="epoch", y=label, log=log)]
+
+
+def _require(place: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UserError for a name that is not among the known ones."""
+    for name in names:
+        if name not in (known := list(known)):
+            raise UserError(f"{place}: no {kind} {name!r}; there are: {', '.join(known)}")
