@@ -2,7 +2,7 @@
 
 Runs that differ in their seed alone are one line (mean ± sample standard deviation). A line is named by its
 compressor and by the config keys in which settings differ. ``--by compressor.density`` names lines by one
-key and says which settings it pools. Two runs of the same settings and seed, such as of two versions of
+key and says how many settings they pool. Two runs of the same settings and seed, such as of two versions of
 this package, are two lines with the hashes of their folders; copies of a folder count once. Each data set has
 its own table and panel: final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds). Runs of
 papers are left out unless ``--paper`` is given.
@@ -16,7 +16,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -52,10 +52,8 @@ AMOUNTS = {
 MARKERS = (*plot.MARKERS, "<", ">", "p", "*", "h", "d", "8")
 LEAST_SPAN = 2.0
 """Smallest ratio of the two ends of the figure's x axis."""
-MOST_LABELLED = 10
-"""So many lines are labelled beside their points; more are listed beside the panel."""
-CHARACTERS = {"label": 34, "list": 52}
-"""Widths of names in the figure; longer ones have several rows."""
+CHARACTERS = 52
+"""Width of a name in the figure; longer ones have several rows."""
 PANEL = (7.4, 4.2)
 """Inches."""
 ROW_INCHES, CHARACTER_INCHES = 0.176, 0.072
@@ -164,11 +162,10 @@ def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Tas
     dataset, metric = task
     names, usual = setting_names.named(runs)
     settings = _told_apart(names, runs)
-    lines = settings if by is None else [_value(run, by) for run in runs]
     table = pd.DataFrame(
         {
             "task": dataset,
-            "line": lines,
+            "line": settings if by is None else [_value(run, by) for run in runs],
             "settings": settings,
             "seed": [run.seed for run in runs],
             "metric": metric,
@@ -182,10 +179,12 @@ def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Tas
     )
     said = facts.distinct(map(facts.model_text, runs)), facts.distinct(map(facts.world_text, runs))
     notes = [f"unless named: {usual}"] if usual and by is None else []
-    return Task(
-        dataset, metric, table, "; ".join((facts.data_text(runs), *said)),
-        (*notes, *_pooled(table, runs)),
-    )  # fmt: skip
+    notes += [
+        f"{line} pools {several} settings: its mean and ± are over settings as well as seeds"
+        for line, several in table.groupby("line", sort=False)["settings"].nunique().items()
+        if several > 1
+    ]
+    return Task(dataset, metric, table, "; ".join((facts.data_text(runs), *said)), tuple(notes))
 
 
 def _told_apart(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
@@ -197,8 +196,7 @@ def _told_apart(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     for name, run in zip(names, runs, strict=True):
         label = f"{name} {run.id.rpartition('-')[2]}"
         seen[label, run.seed] += 1
-        number = seen[label, run.seed]
-        unique = f"{label} ({number})" if number > 1 else label
+        unique = f"{label} ({number})" if (number := seen[label, run.seed]) > 1 else label
         found.append(unique if pairs[name, run.seed] > 1 else name)
     return found
 
@@ -215,20 +213,6 @@ def _value(run: Run, by: str) -> str:
     if key.endswith("._target_"):
         return str(value).rpartition(".")[2]
     return f"{key.rpartition('.')[2]} {'not set' if value is None else facts.short(value)}"
-
-
-def _pooled(table: pd.DataFrame, runs: Sequence[Run]) -> Iterator[str]:
-    """A sentence on each line that holds runs of different settings."""
-    config = {run.id: setting_names.settings_of(run.config) for run in runs}
-    for line, rows in table.groupby("line", sort=False):
-        several = rows["settings"].nunique()
-        if several > 1:
-            keys = setting_names.differing([config[name] for name in rows["folder"]])
-            how = f"in {', '.join(keys[:4])}{' and more' if len(keys) > 4 else ''}"
-            yield (
-                f"{line} pools {several} settings, which differ {how if keys else 'in no named key'}: its "
-                "mean and ± are over settings as well as seeds"
-            )
 
 
 def _quality(rows: pd.DataFrame) -> str:
@@ -260,32 +244,12 @@ def show(tasks: Sequence[Task], console: Console) -> None:
 
 
 def figure(tasks: Sequence[Task], x: str) -> Figure:
-    """Final quality against what was sent or the time: a panel for each data set. Lines are named beside
-    their points; where they are many or crowded, they are listed beside the panel, best first."""
-    listed = [task for task in tasks if len(task.lines) > MOST_LABELLED]
-    while True:
-        drawing = _drawn(tasks, x, listed)
-        crowded = [
-            task
-            for task, axes in zip(tasks, drawing.axes, strict=True)
-            if task not in listed and not _name_lines(task, x, axes)
-        ]
-        if not crowded:
-            return drawing
-        listed += crowded
-
-
-def _drawn(tasks: Sequence[Task], x: str, listed: Sequence[Task]) -> Figure:
+    """Final quality against what was sent or the time: a panel for each data set, and its lines, best first,
+    in a legend beside it."""
     width, height = PANEL
-    if listed:
-        names = [_in_rows(name, "list") for task in listed for name, _ in task.lines]
-        width += 0.6 + CHARACTER_INCHES * max(
-            len(row) for name in names for row in name.splitlines()
-        )
-        rows = max(
-            sum(_in_rows(name, "list").count("\n") + 1 for name, _ in task.lines) for task in listed
-        )
-        height = max(height, ROW_INCHES * rows)
+    names = [[_in_rows(name) for name, _ in task.lines] for task in tasks]
+    letters = max(len(row) for task in names for name in task for row in name.splitlines())
+    rows = max(sum(name.count("\n") + 1 for name in task) for task in names)
     counts = [len(rows) for task in tasks for _, rows in task.lines]
     least, most = min(counts), max(counts)
     said = [
@@ -297,19 +261,18 @@ def _drawn(tasks: Sequence[Task], x: str, listed: Sequence[Task]) -> Figure:
         ),
     ]
     drawn: plot.Panels = [
-        (task.name if len(tasks) > 1 else "", partial(_panel, task, x, is_listed=task in listed))
-        for task in tasks
+        (task.name if len(tasks) > 1 else "", partial(_panel, task, x)) for task in tasks
     ]
     qualities = " and ".join(dict.fromkeys(QUALITIES[task.metric][0] for task in tasks))
     what = f"{qualities} against {AMOUNTS[x][1]}".capitalize()
-    return plot.figure(what, "; ".join(said), drawn, columns=1, legend=0, size=(width, height))
+    size = (width + 0.6 + CHARACTER_INCHES * letters, max(height, ROW_INCHES * rows))
+    return plot.figure(what, "; ".join(said), drawn, columns=1, legend=0, size=size)
 
 
-def _in_rows(name: str, place: str) -> str:
-    """A name in rows of a width, broken between its parts."""
+def _in_rows(name: str) -> str:
+    """A name in rows, broken between its parts."""
     glued = re.sub(r"(?<!,) (?!\+ )", "\N{NO-BREAK SPACE}", name)
-    indent = "    " if place == "list" else ""
-    rows = textwrap.fill(glued, CHARACTERS[place], subsequent_indent=indent)
+    rows = textwrap.fill(glued, CHARACTERS, subsequent_indent="    ")
     return plot.literal(rows.replace("\N{NO-BREAK SPACE}", " "))
 
 
@@ -325,24 +288,17 @@ def _looks(task: Task) -> dict[str, plot.Look]:
         turn, place = divmod(used[colour], len(MARKERS))
         used[colour] += 1
         dashes = "-" if turn % 2 == 0 else "--"  # a dashed look has a hollow marker
-        looks[name] = plot.Look(_in_rows(name, "list"), colour, MARKERS[place], dashes)
+        looks[name] = plot.Look(_in_rows(name), colour, MARKERS[place], dashes)
     return looks
 
 
-def _finite(task: Task, x: str) -> dict[str, tuple[list[float], list[float]]]:
-    """What is drawn of each line: amounts and qualities of the runs that did not diverge."""
-    size = 1e6 if "bytes" in x else 1.0
-    found = {}
-    for name, rows in task.lines:
-        own = rows[np.isfinite(rows["quality"])]
-        if len(own):
-            found[name] = (list(own[x] / size), list(own["quality"]))
-    return found
-
-
-def _panel(task: Task, x: str, axes: Axes, *, is_listed: bool) -> None:
+def _panel(task: Task, x: str, axes: Axes) -> None:
     label, unit = QUALITIES[task.metric]
-    where = _finite(task, x)
+    size = 1e6 if "bytes" in x else 1.0
+    lines = {name: rows[np.isfinite(rows["quality"])] for name, rows in task.lines}
+    where = {
+        name: (list(own[x] / size), list(own["quality"])) for name, own in lines.items() if len(own)
+    }
     panels.points(where, _looks(task))(axes)
     axes.margins(0.1)
     amounts = [value for values, _ in where.values() for value in values]
@@ -355,22 +311,4 @@ def _panel(task: Task, x: str, axes: Axes, *, is_listed: bool) -> None:
         axes.set_xlim(middle / half, middle * half)
     axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (MB)" if "bytes" in x else ""))
     axes.set_ylabel(f"{label} ({unit})" if unit else label)
-    if is_listed:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, handlelength=1)
-
-
-def _name_lines(task: Task, x: str, axes: Axes) -> bool:
-    looks, where = _looks(task), _finite(task, x)
-    rows = {name: _in_rows(name, "label") for name in where}
-    means = {rows[name]: (_mean(xs), _mean(ys)) for name, (xs, ys) in where.items()}
-    bars = {rows[name]: (_spread(xs), _spread(ys)) for name, (xs, ys) in where.items()}
-    colours = {rows[name]: looks[name].colour for name in where}
-    return plot.name_points(axes, means, colours, bars, fontsize=8.5)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
-
-
-def _spread(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, handlelength=1)

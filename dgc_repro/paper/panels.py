@@ -4,8 +4,8 @@
         panels.panel("ResNet", panels.points(cells, looks), x="speedup", y="better by (%)", log="x"),
     ])
 
-Drawings: `curves`, `lines`, `means`, `series`, `points`, `bars`, `strip`, `front`, `heat_map`, `histogram`. Several
-in one panel are drawn on top of each other, in order.
+Drawings: `curves`, `lines`, `means`, `series`, `points`, `bars`, `strip`, `front`, `heat_map`, `histogram`.
+Several in one panel are drawn in order, one over another.
 """
 
 from __future__ import annotations

@@ -34,11 +34,9 @@ STRENGTHS = ("density", "factor", "bits", "levels", "rank", "k")
 TARGET = "_target_"
 COMPRESSOR = f"compressor.{TARGET}"
 CHOICES = (f".{TARGET}", "launch.kind")
-UNNAMED_WRAPPER = "per_layer"
-"""Named only where settings differ in it."""
+USUAL_WRAPPER = "per_layer"
+"""Named only where it is not the first wrapper of all settings."""
 Settings = dict[str, Any]
-Owned = tuple[str, str | None]
-"""A key, and whose it is: the class of its component."""
 
 
 class Named(NamedTuple):
@@ -71,23 +69,18 @@ def flat(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from flat(value, f"{name}.{key}" if name else str(key))
 
 
-def differing(settings: Sequence[Settings]) -> list[str]:
-    """The keys in which some settings differ."""
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({_exact(one.get(key)) for one in settings}) > 1]
-
-
 def named(runs: Sequence[Run]) -> Named:
     """Name the setting of each run. Two names are equal only where the settings are."""
     own = [settings_of(run.config) for run in runs]
     kinds = _kinds([str(one.get(COMPRESSOR, "no compressor")) for one in own])
-    heads = _heads(own, kinds)
+    is_usual = all((one.get("wrap") or [USUAL_WRAPPER])[0] == USUAL_WRAPPER for one in own)
+    heads = [_head(one, kind, int(is_usual)) for one, kind in zip(own, kinds, strict=True)]
     keys = [
         key for key in dict.fromkeys(key for one in own for key in one)
         if key not in ("wrap", COMPRESSOR)
     ]  # fmt: skip
     shown: list[list[str]] = [[] for _ in runs]
-    hidden: dict[Owned, Any] = {}
+    hidden: dict[tuple[str, str], Any] = {}
     for key in keys:
         owners = [_owner(run.config, key) for run in runs]
         values = [_exact(one.get(key)) for one in own]
@@ -104,11 +97,9 @@ def named(runs: Sequence[Run]) -> Named:
                 shown[place].append(key)
             elif len(of_all[owner]) > 1:
                 hidden[key, owner] = own[place].get(key)
-    labels = _labels(own, dict.fromkeys(key for keys in shown for key in keys))
+    labels = _labels(keys)
     names = [
-        ", ".join(
-            dict.fromkeys([head, *(f"{labels[key]}={_text(key, one.get(key))}" for key in keys)])
-        )
+        ", ".join([head, *(f"{labels[key]}={_text(key, one.get(key))}" for key in keys)])
         for head, one, keys in zip(heads, own, shown, strict=True)
     ]
     left_out = [f"{labels[key]}={_text(key, value)}" for (key, _), value in hidden.items()]
@@ -155,40 +146,23 @@ def _is_strength(key: str, own: Settings) -> bool:
     return group == "compressor" and name in STRENGTHS and not is_moved
 
 
-def _heads(own: Sequence[Settings], kinds: Sequence[str]) -> list[str]:
-    """The compressor, its strength, and its wrappers in their order."""
-    texts = [_wraps(one, (UNNAMED_WRAPPER,)) for one in own]
-    wraps = defaultdict(set)
-    for one, kind, text in zip(own, kinds, texts, strict=True):
-        wraps[kind, text].add(_exact(one.get("wrap")))
-    heads = []
-    for one, kind, text in zip(own, kinds, texts, strict=True):
-        strength = [
-            f"{key.partition('.')[2]}={_text(key, value)}"
-            for key, value in one.items()
-            if _is_strength(key, one)
-        ]
-        whole = _wraps(one) if len(wraps[kind, text]) > 1 else text
-        heads.append(" ".join([kind, *strength]) + whole)
-    return heads
+def _head(one: Settings, kind: str, hidden: int) -> str:
+    """The compressor, its strength, and its wrappers in their order without the ``hidden`` first ones."""
+    strength = [
+        f"{key.partition('.')[2]}={_text(key, value)}"
+        for key, value in one.items()
+        if _is_strength(key, one)
+    ]
+    wraps = [name.replace("_", " ") for name in (one.get("wrap") or ())[hidden:]]
+    return " + ".join([" ".join([kind, *strength]), *wraps])
 
 
-def _wraps(one: Settings, without: Sequence[str] = ()) -> str:
-    return "".join(
-        f" + {name.replace('_', ' ')}" for name in one.get("wrap") or () if name not in without
-    )
-
-
-def _labels(own: Sequence[Settings], keys: Mapping[str, None]) -> dict[str, str]:
+def _labels(keys: Sequence[str]) -> dict[str, str]:
     """A key's last part, of a choice (``launch=``, ``policy=``) its group; with the section where another key
-    with this last part has another value."""
-    by_last = defaultdict(list)
-    for key in keys:
-        by_last[key.split(".")[-2 if key.endswith(CHOICES) else -1]].append(key)
+    has this last part."""
+    last = {key: key.split(".")[-2 if key.endswith(CHOICES) else -1] for key in keys}
+    several = Counter(last.values())
     return {
-        key: ".".join(key.split(".")[-2:])
-        if any(len({_exact(one[k]) for k in alike if k in one}) > 1 for one in own)
-        else last
-        for last, alike in by_last.items()
-        for key in alike
+        key: ".".join(key.split(".")[-2:]) if several[part] > 1 else part
+        for key, part in last.items()
     }
