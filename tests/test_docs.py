@@ -20,9 +20,9 @@ import pytest
 import yaml
 from hydra import compose
 
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import composing, conf_dir
+from dgc_repro.launch.rules import validate
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])

@@ -15,11 +15,11 @@ from tiny_run import configured
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import build_policy, validate
-from dgc_repro.launch.components import component
+from dgc_repro.launch.components import build_policy, component
 from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
+from dgc_repro.launch.rules import validate
 from dgc_repro.names import papers_in
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
 from dgc_repro.paper.publish import pools_of, published

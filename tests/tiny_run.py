@@ -17,9 +17,10 @@ from torch import Tensor
 from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.digits import Digits
 from dgc_repro.exchange.gradients import tensors_of
-from dgc_repro.launch.build import build_run, validate
+from dgc_repro.launch.build import build_run
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import composing
+from dgc_repro.launch.rules import validate
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run

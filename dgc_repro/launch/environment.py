@@ -92,6 +92,15 @@ def available_bytes() -> int | None:
     return int(text.split()[0]) * 1024 if text else None
 
 
+def shortage(needed: float) -> str | None:
+    """``needed`` bytes and those that are available, in words; None where they fit, or the system does not
+    say."""
+    available = available_bytes()
+    if available is None or needed <= available:
+        return None
+    return f"{needed / 1e9:.3g} GB ({available / 1e9:.1f} GB are available)"
+
+
 def torchvision_version() -> str | None:
     """Without an import: a run of text needs no torchvision, which may not fit torch."""
     with contextlib.suppress(metadata.PackageNotFoundError):

@@ -21,10 +21,12 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.errors import UserError, writing
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import WITHOUT_DATA, build_run, choose_device, validate
+from dgc_repro.launch.build import build_run
 from dgc_repro.launch.components import component
+from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.paths import option, options
+from dgc_repro.launch.rules import WITHOUT_DATA, validate
 from dgc_repro.launch.single import is_done, prepare, scale_line
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.launch.worker import write_json, write_summary

@@ -43,34 +43,6 @@ FACTS, CONTROL = "DGC_REPRO_LAB_FACTS", "DGC_REPRO_LAB_CONTROL"
 PORT = 29500  # of the store on worker 0: in a namespace of its own all ports are free
 
 
-def validate_lab(config: Mapping[str, Any]) -> None:
-    """Raise UserError unless a lab can have what the config asks for; makes none."""
-    launch, network = config["launch"], network_of(config)
-    if not network.known:
-        raise UserError(
-            "network.rate: launch=netlab needs one, such as network.rate=100mbit or "
-            "network=ethernet_1gbit"
-        )
-    if (launch["workers_per_node"] or 1) > 1:
-        raise UserError(
-            "launch.workers_per_node: a lab gives every worker a link of its own; use null, or "
-            "launch=simulated and the model"
-        )
-    if network.workers_per_node is not None:
-        raise UserError(
-            "network.workers_per_node: a lab has one level of links; use a network without, or "
-            "launch=simulated and the model"
-        )
-    if launch["backend"] == "nccl":
-        raise UserError(
-            "launch.backend: nccl would go past the lab's links on one machine; use gloo"
-        )
-    mirror = config["sink"]["mirror"]
-    if mirror and mirror.get("mode") == "online":
-        raise UserError("sink.mode: there is no way out of a lab; use offline and sync later")
-    rates_of(network, launch["workers"])
-
-
 def rates_of(network: Network, workers: int) -> list[float]:
     """Rates of a lab, the schedule's checked too. Raises UserError."""
     try:

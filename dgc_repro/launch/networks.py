@@ -46,28 +46,6 @@ def costs(network: Network, workers: int, step: int = 0) -> Costs:
         raise UserError(f"network.{error}") from error
 
 
-def refuse_lost_packets(config: Config) -> None:
-    """Raise UserError for loss outside a lab: nothing loses packets there, the model neither."""
-    loss, kind = config["network"].get("loss"), config["launch"]["kind"]
-    if loss and kind != "netlab":
-        raise UserError(
-            f"network.loss: only a lab loses packets, launch={kind} and the model do not; use "
-            f"launch=netlab or network.loss=0, got {loss}"
-        )
-
-
-def refuse_stand_ins(config: Config, who: str) -> None:
-    """Raise UserError where a network says that a run stands for another one, and nothing is modelled for
-    one run alone: ``who``, in words."""
-    network = named_network(config)
-    if network is not None and network.stands_in:
-        key = "message_scale" if network.as_workers is None else "as_workers"
-        raise UserError(
-            f"network.{key}: is for a run's modelled time alone, {who}; leave it out, got "
-            f"{getattr(network, key)}"
-        )
-
-
 class Modelled(NamedTuple):
     """Costs for the links of a run: between all workers, between nodes, inside a node; None where no network
     is named."""

@@ -1,4 +1,4 @@
-"""The sections of a run's config that are no component: their keys, types and ranges."""
+"""The sections of a run's config that are no components: their keys, types and ranges."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dgc_repro.launch.typed import made, mapping, nearest
 from dgc_repro.names import renamed
 from dgc_repro.network.profile import MOST_WORKERS
 from dgc_repro.sink.jsonl import EverySteps
+from dgc_repro.train.settings import TrainSettings
+from dgc_repro.train.stopping import Stopping
 
 NETLAB, SLURM = "netlab", "slurm"
 KINDS = ("local", "simulated", NETLAB, SLURM)
@@ -167,27 +169,31 @@ SECTIONS = {
     "experiment": Experiment,
     "scale": Scale,
     "sink": Sink,
+    "train": TrainSettings,
+    "stopping": Stopping,
 }
 OPEN = (Experiment, Scale, Sink)  # overlays read other keys of theirs
-KEYS = {
-    name: tuple(field.name for field in fields(kind))
-    for name, kind in SECTIONS.items()
-    if kind not in OPEN
-}
+NAMES = (
+    *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "network"),
+    *("generalization", "seed", "wrap", *SECTIONS),
+)
+"""All sections of a run's config."""
 
 
-def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise UserError for a section that is missing, unknown (of ``known`` ones) or not as it should be."""
-    for name in known:
+def check(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections that are no components, as objects by name. Raises UserError for a section that is
+    missing, unknown or not as it should be."""
+    for name in NAMES:
         if name not in config:
             raise UserError(
                 f"{name}: has no value; leave it as conf/config.yaml has it, or give one"
             )
     for name in config:
-        if name not in known:
+        if name not in NAMES:
             raise UserError(
-                f"{name}: no such key; {renamed(str(name)) or nearest(str(name), known)}"
+                f"{name}: no such key; {renamed(str(name)) or nearest(str(name), NAMES)}"
             )
+    found: dict[str, Any] = {}
     for name, kind in SECTIONS.items():
         section = mapping(config[name], name)
         if kind in OPEN:
@@ -197,10 +203,11 @@ def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
             if "nodes" not in section:
                 raise UserError("launch.kind: slurm has settings of its own; give launch=slurm")
             kind = Slurm
-        made(kind, section, name)
+        found[name] = made(kind, section, name)
     check_seed("seed", config["seed"])
     for name, wrapper in mapping(config["wrapper"], "wrapper").items():
         mapping(wrapper, f"wrapper.{name}")
+    return found
 
 
 def check_seed(key: str, seed: Any) -> None:

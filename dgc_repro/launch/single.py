@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from dgc_repro.errors import DiskFull, UserError, writing
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import (
     RESULTS_VERSION,
@@ -29,6 +28,7 @@ from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.overrides import key_of, known_keys
 from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.paths import is_group
+from dgc_repro.launch.rules import validate
 from dgc_repro.launch.sections import NETLAB, SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest

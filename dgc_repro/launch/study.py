@@ -25,8 +25,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import in_memory_order
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import build_run, choose_device, validate
+from dgc_repro.launch.build import build_run
 from dgc_repro.launch.components import component
+from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.measure import (
     Computed,
     check_memory,
@@ -37,6 +38,7 @@ from dgc_repro.launch.measure import (
     unallocated,
 )
 from dgc_repro.launch.paths import option, options
+from dgc_repro.launch.rules import validate
 from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.typed import nearest
 from dgc_repro.study import compressing

@@ -33,8 +33,9 @@ from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError, full_disk, writing
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment, identity, sections
-from dgc_repro.launch.build import SECTIONS, build_run, choose_device, fresh_module
+from dgc_repro.launch.build import build_run, fresh_module
 from dgc_repro.launch.components import component
+from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.local import (
     DISK_FULL,
@@ -283,7 +284,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             "has named; repeat the command that made the run"
         )
     try:
-        sections.check(config, SECTIONS)
+        sections.check(config)
     except UserError as error:
         raise UserError(
             f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "

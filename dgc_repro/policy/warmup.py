@@ -29,7 +29,7 @@ class Warmup(PlansByEpoch):
             return None
         last = self.values[self.rung_after(epochs - 1) - 1]
         return (
-            f"epochs_each: the warm-up reaches {self.field}={self.values[-1]} in epoch {needed}, and a run "
+            f"the warm-up reaches {self.field}={self.values[-1]} in epoch {needed}, and a run "
             f"of {epochs} epochs ends at {last}"
         )
 

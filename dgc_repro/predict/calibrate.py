@@ -26,10 +26,11 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange import wire as wires
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Pending, Sizes
-from dgc_repro.launch import cli_args, environment
-from dgc_repro.launch.build import SECTIONS, choose_device, validate
+from dgc_repro.launch import cli_args, environment, sections
+from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.networks import FOLDER, TARGET, named_network
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.rules import validate
 from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
@@ -59,7 +60,7 @@ Timed = Callable[[str, int, int], list[float]]
 
 def calibrate(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the profile's path. Raises UserError."""
-    settings, overrides = cli_args.read(arguments, "calibrate", KEYS, SECTIONS)
+    settings, overrides = cli_args.read(arguments, "calibrate", KEYS, sections.NAMES)
     config = composed(overrides)
     validate(config)
     workers, kind = config["launch"]["workers"], config["launch"]["kind"]

@@ -12,7 +12,7 @@ import torch
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import on_gpu
-from dgc_repro.launch.build import refuse_unknown_gpu
+from dgc_repro.launch.devices import refuse_unknown_gpu
 from dgc_repro.launch.environment import available_cores, cpu_model
 from dgc_repro.selfcheck.rows import Checks, Mismatch
 

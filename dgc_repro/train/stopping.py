@@ -75,11 +75,3 @@ def where_reached(record: Mapping[str, Any], seconds: Mapping[str, str]) -> dict
     """Epoch, step and times (by name, the record's column; those that it has) of an epoch's record."""
     found = {name: record[column] for name, column in seconds.items() if column in record}
     return {"epoch": record["epoch"], "step": record["step"], **found}
-
-
-def refuse_misfit(stopping: Stopping, gives: str) -> None:
-    """Raise ValueError where a metric is of another kind of data: ``gives`` images, or words."""
-    wrong = {PERPLEXITY: "images", TOP5: "words", TRAIN_CROSS_ENTROPY: "words"}
-    if wrong.get(stopping.metric) == gives:
-        rest = ", ".join(name for name in COLUMNS if wrong.get(name) != gives)
-        raise ValueError(f"metric: of {gives} there is {rest}, got {stopping.metric}")

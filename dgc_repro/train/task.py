@@ -72,13 +72,6 @@ class Task(Protocol):
         """What a record says of a part, by name."""
 
 
-def refuse_misfit(model: object, dataset: object) -> None:
-    """Raise ValueError when the model reads something else than the data set gives."""
-    reads, gives = getattr(model, "reads", "images"), getattr(dataset, "gives", "images")
-    if reads != gives:
-        raise ValueError(f"{reads} are what this model reads, and the dataset gives {gives}")
-
-
 @runtime_checkable
 class Prepared(Protocol):
     """A network that needs ``prepared_from`` training images before training."""

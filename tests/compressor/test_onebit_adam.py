@@ -12,7 +12,7 @@ from torch import nn
 
 from dgc_repro import Dense, EFSignSGD, ErrorFeedback, OneBitAdam
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
+from dgc_repro.launch.rules import validate
 from dgc_repro.optimizer.adam import Adam
 from dgc_repro.selfcheck.law_settings.base import Setting
 

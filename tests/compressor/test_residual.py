@@ -28,7 +28,7 @@ from dgc_repro import (
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.sharded import OWNER, Sharded
-from dgc_repro.launch.build import validate
+from dgc_repro.launch.rules import validate
 from dgc_repro.selfcheck.law_settings.base import Setting
 
 GROW = (QSGD(7), QSGD(127, None), SignSGD(), RandomK(unbiased=True))

@@ -24,11 +24,11 @@ from omegaconf import OmegaConf
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import local, main, single
-from dgc_repro.launch.build import PROCESS_BYTES, check_processes
+from dgc_repro.launch import environment, local, main, single
 from dgc_repro.launch.local import RunFailed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.rules import PROCESS_BYTES, validate
 from dgc_repro.launch.worker import read_config, run_worker
 
 Command = Callable[..., tuple[int, list[str]]]
@@ -79,11 +79,11 @@ def test_a_word_that_is_no_command(command: Command) -> None:
     )
 
 
-def test_more_processes_than_the_machine_has_memory_for() -> None:
-    check_processes(4, 4 * PROCESS_BYTES)
-    check_processes(4, None)
-    with pytest.raises(UserError, match=r"^launch.workers: 5 processes take 1.8 GB.*simulated"):
-        check_processes(5, 4 * PROCESS_BYTES)
+def test_more_processes_than_the_machine_has_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "available_bytes", lambda: 4 * PROCESS_BYTES)
+    validate(configured(*TINY, "launch=local", "launch.workers=4"))
+    with pytest.raises(UserError, match=r"^launch.workers: 5 processes take 1.75 GB.*simulated"):
+        validate(configured(*TINY, "launch=local", "launch.workers=5"))
 
 
 @pytest.mark.parametrize("scale", ["~scale", "scale=none"])

@@ -26,9 +26,9 @@ from omegaconf import OmegaConf
 from tiny_run import SETTINGS, TEXT, TINY, configured
 
 from dgc_repro.launch import cli_args, main, measure, reproduce, single, worker
-from dgc_repro.launch.build import SECTIONS
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.sections import NAMES
 from dgc_repro.launch.study import build_study
 from dgc_repro.launch.typed import made
 from dgc_repro.predict import calibrate, recommend
@@ -219,7 +219,7 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
     found: list[tuple[str, Callable[[str], Any]]] = []
     for known in (recommend.KEYS, calibrate.KEYS):
         for key in known:
-            found.append((key, lambda o, known=known: cli_args.read([o], "", known, SECTIONS)))
+            found.append((key, lambda o, known=known: cli_args.read([o], "", known, NAMES)))
     for name in reproduce.artifacts():
         node = resolved(reproduce._artifact(name))
         for part, settings in node.get("study", {}).items():

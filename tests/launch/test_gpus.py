@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import choose_device
+from dgc_repro.launch.devices import choose_device
 
 CUDA13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120a", "compute_120"]
 CUDA126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]

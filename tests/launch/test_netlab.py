@@ -17,11 +17,11 @@ from ranks import processes_of
 from tiny_run import TINY, configured
 
 from dgc_repro.launch import local, netlab
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.netlab import LabRanks, Schedule, schedule_of
 from dgc_repro.launch.networks import network_of
+from dgc_repro.launch.rules import validate
 from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
 

@@ -22,8 +22,8 @@ from commands import PATHS, PATIENCE_SECONDS, wait_for
 from tiny_run import FINISHED, TINY, configured
 
 from dgc_repro.launch import slurm
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.rules import validate
 from dgc_repro.launch.single import named, prepare
 
 Run = Callable[..., tuple[int, list[str]]]

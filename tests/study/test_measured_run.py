@@ -9,8 +9,8 @@ import pytest
 from tiny_run import TEXT, tiny
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
+from dgc_repro.launch.rules import validate
 from dgc_repro.launch.single import run_config
 
 MEASURED = ("model=cnn", "model.hidden=8", "generalization=measured", "generalization.images=8")

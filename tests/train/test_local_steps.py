@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
-from dgc_repro.launch.build import validate
+from dgc_repro.launch.rules import validate
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 

@@ -12,7 +12,7 @@ from tiny_run import SETTINGS, assert_continues, built, configured, play, tiny
 from told import told_by, told_here
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
+from dgc_repro.launch.rules import validate
 from dgc_repro.train.run import Run
 
 SGD = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0")

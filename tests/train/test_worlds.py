@@ -26,7 +26,7 @@ from tiny_run import (
 from told import told_by, told_here
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
+from dgc_repro.launch.rules import validate
 
 pytestmark = pytest.mark.slow
 
