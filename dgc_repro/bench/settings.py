@@ -1,7 +1,7 @@
 """What a step of each setting of the benchmark would ask of a GPU, with the models at full size.
 
-Counted as bench/launches.py does, among as many workers as the benchmark's modelled times have. The page of
-`make benchmark` (paper/benchmark) reads the table from results/bench.
+Counted as bench/launches.py does, among as many workers as the benchmark's modelled times have. `recommend`
+(predict) reads the table from results/bench.
 """
 
 from __future__ import annotations

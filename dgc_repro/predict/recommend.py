@@ -57,6 +57,8 @@ UNDECIDED = " ?"
 """After a loss that is not shown to be at most the allowed one."""
 METHOD = ("compressor", "wrap", "wrapper", "policy")
 """Keys of a run that make up a method."""
+OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd")
+"""Name prefixes of settings whose loss is not an effect of compression alone."""
 MEASURED = 3
 """Settings that ``measure=true`` times."""
 YOURS = "yours"
@@ -150,11 +152,11 @@ class Benchmark:
         losses: dict[str, list[float]] = {}
         for run in self.runs:
             if run.seed in dense:
-                losses.setdefault(run.row, []).append(self._loss(run, dense[run.seed]))
+                losses.setdefault(run.row, []).append(methods.loss(run, dense[run.seed]))
         self.judged = judge(losses, self.workload)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
-        self._work = speed.workload(name, self.runs, counts)
+        self._work = speed.Workload(self.runs)
         self._first = {run.method: run for run in sorted(self.runs, key=lambda run: -run.seed)}
 
     @property
@@ -176,7 +178,7 @@ class Benchmark:
             if exchange is None:
                 left_out.append(name)
                 continue
-            calls = speed.calls_at(run, workers, None, self._work.vectors)
+            calls = speed.calls_at(run, workers)
             calls = speed.enlarged(run, calls, self._work.vectors, asked.model.sizes)
             loss = None if name == methods.DENSE else self.judged.shown[run.row]
             communicate = seconds_of(calls, costs)
@@ -193,17 +195,13 @@ class Benchmark:
         """Seconds of compress and decompress; None where they were not counted."""
         own = asked.model.sizes.parameters
         if asked.device == CPU:
-            step = self._work.step(run, speed.CPU, workers)
-            assert step is not None
+            step = self._work.step(run, workers)
             return float(own / run.summary["parameters"] * (step.compress + step.decompress))
         counted = self._counted.get(run.method)
-        if counted is None or self._work.full is None:
+        if counted is None:
             return None
-        return exchange_seconds(counted, own / self._work.full.parameters, GPUS[asked.device])
-
-    def _loss(self, run: Run, dense: Run) -> float:
-        own, base = methods.quality(run), methods.quality(dense)
-        return base - own if self.workload.is_difference else 100 * (own / base - 1)
+        full = MODELS[self.workload.full_size].sizes.parameters
+        return exchange_seconds(counted, own / full, GPUS[asked.device])
 
 
 def _by_method(counts: pd.DataFrame, full_size: str) -> dict[str, dict[str, float]]:
@@ -215,7 +213,7 @@ def _by_method(counts: pd.DataFrame, full_size: str) -> dict[str, dict[str, floa
 def _changes(run: Run) -> bool:
     """Whether the setting changes with the steps by more than a plan, or its optimizer is not SGD."""
     return (
-        run.method.startswith(methods.OTHER_OPTIMIZER)
+        run.method.startswith(OTHER_OPTIMIZER)
         or run.setting("train.local_steps", 1) > 1
         or speed.policy_of(run.config) not in speed.PLANNED
     )

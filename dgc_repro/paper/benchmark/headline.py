@@ -6,38 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import plot
+from dgc_repro.paper import panels, plot
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import artifacts, workloads
 
 SIZE = (7.6, 4.6)
-LINEAR_MARGINS = 2
-"""The y axis is linear up to so many margins."""
+COLOURS = (plot.BLACK, plot.PURPLE, plot.BLUE, plot.ORANGE, plot.GREEN, plot.YELLOW, plot.SKY)
+"""Of the families, in order: black for the first one, dense training's."""
 STEP_ASIDE = 1.04
-"""Smallest ratio of the bytes of two points as drawn."""
-BAND = "#EDEDED"
+"""Smallest ratio of the bytes of two points as drawn, so that their bars do not cover each other."""
+TICKS = (1, 2, 5, 10, 20, 50, 100, 200)
+"""Of the y axis, in margins; it is linear up to two margins."""
 
 
 class Headline(NamedTuple):
-    """Names of settings by setting, families by setting. The losses within the workload's margin are in the
-    grey band."""
+    """A workload, and names and colours of its settings."""
 
     workload: str
     names: dict[str, str]
-    families: dict[str, str]
-
-    @property
-    def margin(self) -> float:
-        """The largest loss in the grey band."""
-        return workloads()[self.workload].margin
+    colours: dict[str, str]
 
 
 class Point(NamedTuple):
@@ -49,17 +43,14 @@ class Point(NamedTuple):
 
 def stated(present: Collection[str]) -> Headline | None:
     """The headline of the first artifact whose headline's workload is present; None for none."""
-    nodes = (node["headline"] for node in artifacts() if "headline" in node)
-    for node in nodes:
-        if node["workload"] in present:
-            own = [
-                (setting, name, family)
-                for family, settings in node["families"].items()
-                for setting, name in settings.items()
-            ]
-            names = {setting: name for setting, name, _ in own}
-            families = {setting: family for setting, _, family in own}
-            return Headline(node["workload"], names, families)
+    for node in artifacts():
+        own = node.get("headline", {})
+        if own.get("workload") in present:
+            families = own["families"].values()
+            names = {key: name for settings in families for key, name in settings.items()}
+            coloured = zip(families, COLOURS, strict=False)
+            colours = {key: colour for settings, colour in coloured for key in settings}
+            return Headline(own["workload"], names, colours)
     return None
 
 
@@ -67,61 +58,45 @@ def figure(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
     """Draw the settings of ``points``. ``caption``: scale, model, data, n. Raises UserError where the names
     do not fit."""
     workload = workloads()[own.workload]
-    unit = workload.unit_in_words
-    lost = [own.names[setting] for setting, point in points.items() if np.isinf(point.loss.mean)]
-    said = (
-        f"{caption}; bars: 95 % interval of the loss; grey: a loss within ±{own.margin:g} {unit}; "
-        "equal bytes side by side" + (f"; diverged in a seed: {', '.join(lost)}" if lost else "")
-    )
-    drawn = _aside({key: point for key, point in points.items() if np.isfinite(point.loss.mean)})
-    panel = partial(_panel, own, drawn, unit)
+    margin, unit = workload.margin, workload.unit_in_words
+    drawn: dict[str, Point] = {}
+    last = 0.0
+    for key, point in sorted(points.items(), key=lambda item: item[1].times):
+        if np.isfinite(point.loss.mean):
+            last = max(point.times, STEP_ASIDE * last)
+            drawn[key] = point._replace(times=last)
+    lost = ", ".join(own.names[key] for key in points if key not in drawn)
+    said = f"{caption}; bars: 95 % interval of the loss; grey: a loss within ±{margin:g} {unit}; "
+    said += "equal bytes side by side"
+    said += f"; diverged in a seed: {lost}" if lost else ""
+
+    def draw(axes: Axes) -> None:
+        axes.axhspan(-margin, margin, color="#EDEDED", zorder=0)
+        for key, (times, loss) in drawn.items():
+            bars = [[bar] for bar in loss.bars]
+            axes.errorbar(times, loss.mean, yerr=bars, fmt="o", color=own.colours[key])
+        axes.margins(x=0.12)
+        axes.set_yscale("symlog", linthresh=2 * margin)
+        ends = [end for _, loss in drawn.values() for end in (loss.low, loss.high)]
+        low, high = min([*ends, -2 * margin]), max([*ends, 2 * margin])
+        axes.set_ylim(1.25 * low, 1.25 * high)
+        plot.plain_ticks(
+            axes.yaxis, [sign * margin * step for step in (0, *TICKS) for sign in (-1, 1)]
+        )
+
+    panel = panels.panel(
+        "", draw, x="times fewer bytes than without compression",
+        y=f"loss of quality, {unit} (lower is better)", log="x", unit="x",
+    )  # fmt: skip
     title = f"What fewer bytes cost: {workload.title}"
-    drawing = plot.figure(title, said, [("", panel)], legend=0, size=SIZE)
+    drawing = plot.figure(title, said, [panel], legend=0, size=SIZE)
     is_named = plot.name_points(
         drawing.axes[0],
         {own.names[key]: (point.times, point.loss.mean) for key, point in drawn.items()},
-        {own.names[key]: colour for key, colour in _colours(own, drawn).items()},
+        {own.names[key]: own.colours[key] for key in drawn},
         {own.names[key]: (0.0, max(point.loss.bars)) for key, point in drawn.items()},
         fontsize=10,
     )
     if not is_named:
         raise UserError("headline: no place for a name in the figure; list fewer settings")
     return drawing
-
-
-def _aside(points: Mapping[str, Point]) -> dict[str, Point]:
-    """The points, with those of nearly equal bytes moved apart by `STEP_ASIDE`, so that their bars do not
-    cover each other."""
-    found: dict[str, Point] = {}
-    last = 0.0
-    for key, point in sorted(points.items(), key=lambda item: item[1].times):
-        last = max(point.times, last * STEP_ASIDE)
-        found[key] = point._replace(times=last)
-    return {key: found[key] for key in points}
-
-
-def _colours(own: Headline, drawn: Mapping[str, Point]) -> dict[str, str]:
-    """A colour for each family; black for the first, dense training's."""
-    order = (plot.BLACK, plot.PURPLE, plot.BLUE, plot.ORANGE, plot.GREEN, plot.YELLOW, plot.SKY)
-    families = list(dict.fromkeys(own.families.values()))
-    return {key: order[families.index(own.families[key]) % len(order)] for key in drawn}
-
-
-def _panel(own: Headline, drawn: Mapping[str, Point], unit: str, axes: Axes) -> None:
-    axes.axhspan(-own.margin, own.margin, color=BAND, zorder=0)
-    for key, colour in _colours(own, drawn).items():
-        times, loss = drawn[key]
-        bars = [[bar] for bar in loss.bars]
-        look: dict[str, Any] = {"fmt": "o", "markersize": 6, "color": colour, "elinewidth": 1.2}
-        axes.errorbar(times, loss.mean, yerr=bars, **look)
-    axes.set_xscale("log")
-    axes.margins(x=0.12)
-    plot.plain_log(axes.xaxis, unit="x")
-    axes.set_xlabel("times fewer bytes than without compression")
-    axes.set_ylabel(f"loss of quality, {unit} (lower is better)")
-    ends = [end for point in drawn.values() for end in (point.loss.low, point.loss.high)]
-    low, high = min([*ends, -2 * own.margin]), max([*ends, 2 * own.margin])
-    axes.set_yscale("symlog", linthresh=LINEAR_MARGINS * own.margin)
-    axes.set_ylim(1.25 * low, 1.25 * high)
-    steps = [own.margin * step for step in (1, 2, 5, 10, 20, 50, 100, 200)]
-    plot.plain_ticks(axes.yaxis, [*(-step for step in steps), 0, *steps])
