@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -33,6 +34,7 @@ from dgc_repro.paper.frame import SENT, Column, Known, Quantity, Relative, amoun
 from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
+from dgc_repro.paper.verdict import judge
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -117,6 +119,7 @@ class Artifact:
     numbers     makes the frame of runs that were not trained, in place of ``quantities``
     head, said  functions of `Shown`: more facts, and values of ``{name}`` in the words
     alike       config keys that must be equal in all runs
+    modelled    the numbers are a model's, without a spread, and are judged as they are
     """
 
     words: str
@@ -133,6 +136,7 @@ class Artifact:
     head: Made | None = None
     said: Made | None = None
     alike: Sequence[str] = facts.ALIKE
+    modelled: bool = False
 
     def __post_init__(self) -> None:
         if self.numbers is not None:
@@ -178,6 +182,7 @@ class Artifact:
             words, scale, own, frame, [one for one in parts if one is not None], self.claims,
             labels=labels, data=self.data, head=head(shown), said=self.said and self.said(shown),
             printed=known, notes=self.notes, choices=self.choices,
+            judge=partial(judge, modelled=self.modelled),
             figures={name: _later(draw, shown) for name, draw in figures.items()},
         )  # fmt: skip
 

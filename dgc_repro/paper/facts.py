@@ -145,7 +145,7 @@ def facts(
         "scale": scale_text(scale) + ("" if full else ", not the paper's setting"),
         "model": "; ".join(texts),
         "data": data_text(runs).strip("-"),
-        "workers": distinct(map(world_text, runs)) if models else "",
+        "workers": distinct(world_text(run) for run in runs if run.setting("model")).strip("-"),
         "precision": BF16 if any(run.setting("train.precision") == "bf16" for run in runs) else "",
         "seconds": time_text(runs) if models else "",
         "seeds": f"{seeds_text(runs)} a row{stopped}",
@@ -205,7 +205,7 @@ def caption(runs: Sequence[Run], scale: str) -> str:
     parts = (
         distinct(map(model_text, trained)),
         data_text(runs),
-        distinct(map(world_text, runs)) if trained else "-",
+        distinct(map(world_text, trained)),
     )
     return ", ".join((scale_text(scale), *(p for p in parts if p != "-"), seeds_text(runs)))
 

@@ -5,12 +5,14 @@ The project has the text of the slides and no figure, so the claims are sentence
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from dgc_repro.paper.artifact import Shown
 from dgc_repro.paper.claims import Paper
-from dgc_repro.paper.frame import Values, number
+from dgc_repro.paper.frame import Column, Values, number, pivot
+from dgc_repro.paper.page import Section
 from dgc_repro.paper.records import Run, require_alike
 
 PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "lecture")
@@ -18,15 +20,44 @@ PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "le
 
 
 def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
-    """The lines of all runs, with the ``seed`` of the run. Raises UserError unless all runs of a row have the
-    same study settings, and all runs with a model the same values of ``keys``."""
+    """The lines of all runs, with the ``seed`` of the run and ``of``, its row. Raises UserError unless all
+    runs of a row have the same study settings, and all runs with a model the same values of ``keys``."""
     require_alike(runs, ("scale.name",))
     for row in dict.fromkeys(run.row for run in runs):
         require_alike([run for run in runs if run.row == row], ("study",))
     require_alike([run for run in runs if run.setting("model")], keys)
-    return pd.concat([run.lines.assign(seed=run.seed) for run in runs], ignore_index=True)
+    tables = [run.lines.assign(seed=run.seed, of=run.row) for run in runs]
+    return pd.concat(tables, ignore_index=True)
 
 
 def exact(values: Values) -> str:
     """A number without noise: no standard deviation."""
     return number(values[:1], 3)
+
+
+def first(values: Values) -> str:
+    """A setting that all seeds share."""
+    return f"{values[0]:g}" if values else "-"
+
+
+def by_setting(frame: pd.DataFrame, quantity: str, row: str) -> dict[float, list[float]]:
+    """A quantity of a row by its settings that are numbers, such as batch sizes."""
+    own = frame[(frame["quantity"] == quantity) & (frame["row"] == row)]
+    return dict(own.groupby(pd.to_numeric(own["setting"], errors="coerce"))["value"].apply(list))
+
+
+def line_for_each(
+    title: str, heading: str, columns: Sequence[Column]
+) -> Callable[[Shown], Section]:
+    """A section with a line for each row of the page and each number among its settings."""
+
+    def section(shown: Shown) -> Section:
+        labels = {
+            f"{row}, {place:g}": f"{look.label}, {place:g}"
+            for row, look in shown.looks.items()
+            for place in by_setting(shown.frame, columns[0].quantity, row)
+        }
+        turned = shown.frame.assign(row=shown.frame["row"] + ", " + shown.frame["setting"])
+        return Section(title, pivot(turned.assign(setting=""), labels, columns, heading))
+
+    return section

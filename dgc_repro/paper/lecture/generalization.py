@@ -1,41 +1,39 @@
-"""Three tables of generalization measures, over a grid of seven hyper-parameters with two values each.
+"""Measures of generalization against the generalization gap, over a grid of seven hyper-parameters.
 
 Jiang, Neyshabur, Mobahi, Krishnan, Bengio, "Fantastic generalization measures and where to find them", 2019,
-arXiv:1912.02178. The measures are in dgc_repro/study, the coefficients in ranking.py. Every network
-is trained to the same cross-entropy of the training images; a network that does not reach it is left out.
-The gap is training minus test accuracy, as a share.
+arXiv:1912.02178, section 2. The measures are in dgc_repro/study. Every network is trained to the same
+cross-entropy of the training images; a network that does not reach it is left out.
+
+mu = measures f64[n], g = gaps f64[n], theta = settings i64[n,h] (each hyper-parameter's value by its number).
+Pairs are ordered, of two different networks. A tie counts as neither order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dgc_repro.paper import facts, panels, plot
-from dgc_repro.paper import frame as frames
+from dgc_repro.paper import panels, plot
+from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing
 from dgc_repro.paper.claims import Check, Claim
-from dgc_repro.paper.frame import Column, pivot
-from dgc_repro.paper.lecture import ranking
-from dgc_repro.paper.page import Page, Section, Template, made
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.frame import Column, lines, of, percent, seeds
+from dgc_repro.paper.page import Template
+from dgc_repro.paper.records import Run
 
 WORDS = Template.read(__file__)
-ALIKE = ("scale.name", "dataset", "model.hidden", "stopping", "schedule", "generalization")
-HYPER: Mapping[str, tuple[Callable[[Run], float], int]] = {
-    "batch size": (lambda run: int(run.setting("train.batch_size")), 1),
-    "dropout": (lambda run: float(run.setting("model.dropout")), -1),
-    "learning rate": (lambda run: float(run.setting("optimizer.lr")), -1),
-    "depth": (lambda run: int(run.setting("model.layers")), -1),
-    "optimizer": (lambda run: run.setting("experiment.optimizer") != "sgd", 1),
-    "weight decay": (lambda run: float(run.setting("optimizer.weight_decay")) > 0, -1),
-    "width": (lambda run: int(run.setting("model.width")), -1),
+HYPER: Mapping[str, Callable[[Run], float]] = {
+    "batch size": lambda run: float(run.setting("train.batch_size")),
+    "dropout": lambda run: float(run.setting("model.dropout")),
+    "learning rate": lambda run: float(run.setting("optimizer.lr")),
+    "depth": lambda run: float(run.setting("model.layers")),
+    "optimizer": lambda run: float(run.setting("experiment.optimizer") != "sgd"),
+    "weight decay": lambda run: float(run.setting("optimizer.weight_decay") > 0),
+    "width": lambda run: float(run.setting("model.width")),
 }
-"""Each hyper-parameter, and whether a larger value is expected to widen the gap (1) or to narrow it (-1); of
-the optimizer the larger value is LAMB. The canonical ordering adds the expected directions up."""
 OUTPUTS = {
     "vc_dimension": "VC dimension", "parameters": "number of parameters", "inverse_margin": "1 / margin",
     "entropy": "entropy of the outputs", "cross_entropy": "cross-entropy",
@@ -52,208 +50,132 @@ SHARPNESS = {
     for suffix, aware in (("", ""), ("_mag", ", magnitude-aware"))
     for start in ("init", "orig", "flatness")
 }
-ORACLES = {"oracle_0.02": 0.02, "oracle_0.05": 0.05}
-CONTROLS = {
-    **{name: name.replace("_", " ") for name in ORACLES},
-    "canonical": "canonical ordering",
-    "random": "random",
-}
-TABLES = {"outputs": OUTPUTS, "norms": NORMS, "sharpness": SHARPNESS}
-LABELS = {
-    **OUTPUTS, **NORMS, **SHARPNESS, **CONTROLS, "grid": "the grid",
-    "outputs": "sizes and outputs", "norms": "norms and margins",
-}  # fmt: skip
-TAU, GRANULATED, INFORMATION = "Kendall's tau", "mean of Psi", "conditional information"
-BEST = "Kendall's tau of the table's best measure"
-"""The best one of the other seeds: the largest of many coefficients of one seed is large by chance."""
-REACHED, NETWORKS, GAP = "share that reaches the cross-entropy", "networks", "generalization gap"
-DRAWS = 10
-"""Of the oracles and of the random measure; their coefficients are means over the draws."""
+MEASURES = {**OUTPUTS, **NORMS, **SHARPNESS}
+TAU, GRANULATED, GAP = "Kendall's tau", "mean of Psi", "generalization gap"
+REACHED, NETWORKS = "share that reaches the cross-entropy", "networks"
+REACH = Check(REACHED, "grid", above=0.8)
 
 
-def _claim(name: str, *checks: Check, **said: str) -> Claim:
-    return WORDS.claim(name, *checks, premises=(Check(REACHED, "grid", above=0.8),), **said)
+def signs(values: ArrayLike) -> NDArray[np.int64]:
+    """sign(v_i - v_j) of each pair, i64[n,n]; two infinite values are a tie."""
+    v = np.asarray(values, dtype=np.float64)
+    return (v[:, None] > v[None]).astype(np.int64) - (v[:, None] < v[None])
 
 
-def _tau(rows: Sequence[str], **how: Any) -> list[Check]:
-    return [Check(TAU, row, **how) for row in rows]
+def tau(mu: ArrayLike, g: ArrayLike) -> float:
+    """Kendall's tau: the mean over pairs of sign(mu_i - mu_j) sign(g_i - g_j)."""
+    n = len(np.asarray(g))
+    return float((signs(mu) * signs(g)).sum() / (n * (n - 1))) if n > 1 else float("nan")
 
 
-_ends = ("pac_bayes_orig", "pac_bayes_mag_flatness", "sharpness_orig", "sharpness_mag_flatness")
-_negative = {"above": -1.1, "below": 0}
-CLAIMS = (
-    _claim("sharpness.positive", *_tau(_ends)),
-    *(
-        _claim("above", Check(BEST, "sharpness", o), id=f"sharpness.above_{o}", other=LABELS[o])
-        for o in ("outputs", "norms")
-    ),
-    _claim("norms.negative", *_tau(("frobenius_distance", "spectral_orig"), **_negative)),
-    _claim("size.negative", *_tau(("vc_dimension", "parameters"), **_negative)),
-    _claim(
-        "sharpness.magnitude",
-        *(Check(TAU, f"{k}_mag_flatness", f"{k}_flatness") for k in ("pac_bayes", "sharpness")),
-    ),
-)
+def psi(mu: ArrayLike, g: ArrayLike, theta: NDArray[np.int64], axis: int) -> float:
+    """Psi_i: tau among networks that differ in hyper-parameter i alone, averaged over these groups."""
+    table = pd.DataFrame({"mu": np.asarray(mu), "g": np.asarray(g)})
+    groups = table.groupby(list(np.delete(theta, axis, 1).T))
+    found = [tau(own["mu"], own["g"]) for _, own in groups if len(own) > 1]
+    return float(np.mean(found)) if found else float("nan")
 
 
-def reached(run: Run) -> bool:
-    """Whether a network reached the cross-entropy."""
-    return bool((run.summary.get("stopping") or {}).get("reached"))
+def settings(runs: Sequence[Run]) -> NDArray[np.int64]:
+    """theta: by network and hyper-parameter, the number of its value, ascending; rates within their
+    optimizer."""
+    table = pd.DataFrame({name: [value(run) for run in runs] for name, value in HYPER.items()})
+    table["learning rate"] = table.groupby("optimizer")["learning rate"].rank(method="dense")
+    return table.rank(method="dense").to_numpy(np.int64) - 1
 
 
 def gap(run: Run) -> float:
     """Training minus test accuracy, as a share. Without augmentation and dropout in both."""
-    summary = run.summary
-    trained, tested = (
-        float(summary[key]) for key in ("generalization/accuracy_percent", "test/accuracy_percent")
-    )
+    keys = ("generalization/accuracy_percent", "test/accuracy_percent")
+    trained, tested = (float(run.summary[key]) for key in keys)
     return (trained - tested) / 100
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: for each seed the coefficients of each measure (a row), and of the grid the gaps."""
     found: list[dict[str, object]] = []
-    by_seed: dict[int, dict[str, dict[str, float]]] = {}
+
+    def say(row: str, seed: int, values: Mapping[str, float]) -> None:
+        line = {"row": row, "seed": seed}
+        found.extend({**line, "quantity": name, "value": value} for name, value in values.items())
+
     for seed in sorted({run.seed for run in runs}):
         tried = [run for run in runs if run.seed == seed]
-        own = [run for run in tried if reached(run)]
-        grid = {REACHED: len(own) / len(tried), NETWORKS: float(len(own))}
-        if len(own) > 1:
-            grid |= {GAP: float(np.mean([gap(run) for run in own]))}
-            by_seed[seed] = _coefficients(own, seed)
-            for row, values in by_seed[seed].items():
-                found += [_line(row, seed, name, value) for name, value in values.items()]
-        found += [_line("grid", seed, name, value) for name, value in grid.items()]
-    for seed, coefficients in by_seed.items():
-        others = [of for other, of in by_seed.items() if other != seed]
-        for table, rows in TABLES.items() if others else ():
-            taus = {row: float(np.mean([of[row][TAU] for of in others])) for row in rows}
-            best = max(taus, key=taus.__getitem__)
-            found.append(_line(table, seed, BEST, coefficients[best][TAU]))
-    return frames.lines(found)
+        own = [run for run in tried if (run.summary.get("stopping") or {}).get("reached")]
+        g, theta = [gap(run) for run in own], settings(own)
+        mean = float(np.mean(g)) if g else float("nan")
+        say("grid", seed, {REACHED: len(own) / len(tried), NETWORKS: float(len(own)), GAP: mean})
+        for row in MEASURES:
+            mu = [float(run.summary[f"generalization/{row}"]) for run in own]
+            by_axis = {name: psi(mu, g, theta, axis) for axis, name in enumerate(HYPER)}
+            mean = float(np.nanmean(list(by_axis.values())))
+            say(row, seed, {**by_axis, TAU: tau(mu, g), GRANULATED: mean})
+    return lines(found)
 
 
-def _line(row: str, seed: int, quantity: str, value: float) -> dict[str, object]:
-    return {"row": row, "seed": seed, "quantity": quantity, "value": value}
+def _claims() -> Iterator[Claim]:
+    def taus(*rows: str, above: float = 0.0, below: float = math.inf) -> list[Check]:
+        return [Check(TAU, row, above=above, below=below) for row in rows]
 
-
-def settings(runs: Sequence[Run]) -> NDArray[np.int64]:
-    """theta: by network and hyper-parameter, the number of its value, ascending; rates and decays within
-    their optimizer."""
-    columns = []
-    for name, (of, _) in HYPER.items():
-        values = [of(run) if name != "learning rate" else _rate(run, runs) for run in runs]
-        columns.append(np.unique(values, return_inverse=True)[1].reshape(-1))
-    return np.stack(columns, axis=1)
-
-
-def _rate(run: Run, runs: Sequence[Run]) -> int:
-    of, _ = HYPER["learning rate"]
-    optimizer = run.setting("experiment.optimizer")
-    rates = {of(other) for other in runs if other.setting("experiment.optimizer") == optimizer}
-    return sorted(rates).index(of(run))
-
-
-def _coefficients(runs: Sequence[Run], seed: int) -> dict[str, dict[str, float]]:
-    """By row, every coefficient of one seed's networks."""
-    theta, gaps = settings(runs), np.array([gap(run) for run in runs])
-    measures = {
-        row: np.array([float(run.summary[f"generalization/{row}"]) for run in runs])
-        for rows in TABLES.values()
-        for row in rows
-    }
-    directions = np.array([direction for _, direction in HYPER.values()])
-    measures["canonical"] = theta @ directions
-    found = {row: _of_measure(mu, gaps, theta) for row, mu in measures.items()}
-    draw = np.random.default_rng(seed)
-    for row in ("random", *ORACLES):
-        noise = [draw.normal(size=len(gaps)) for _ in range(DRAWS)]
-        drawn = [gaps + ORACLES[row] * n if row in ORACLES else n for n in noise]
-        each = [_of_measure(mu, gaps, theta) for mu in drawn]
-        found[row] = {name: float(np.mean([one[name] for one in each])) for name in each[0]}
-    return found
-
-
-def _of_measure(
-    mu: NDArray[np.float64], gaps: NDArray[np.float64], theta: NDArray[np.int64]
-) -> dict[str, float]:
-    of_axis = {name: ranking.psi(mu, gaps, theta, axis) for axis, name in enumerate(HYPER)}
-    return {
-        **of_axis,
-        TAU: ranking.tau(mu, gaps),
-        GRANULATED: float(np.nanmean(list(of_axis.values()))),
-        INFORMATION: ranking.conditional_information(mu, gaps, theta),
-    }
-
-
-def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    require_alike(runs, ALIKE)
-    found = numbers(runs)
-    columns = [
-        *(Column(name, name, 2) for name in HYPER),
-        Column("tau", TAU, 2),
-        Column("mean of Psi", GRANULATED, 2),
-        Column("cond. inf.", INFORMATION, frames.percent),
-    ]
-    titles = zip(
-        ("Sizes and outputs", "Norms and margins", "Sharpness"), TABLES.values(), strict=True
-    )
-    tables = [
-        Section(title, pivot(found, {**rows, **CONTROLS}, columns, "measure"))
-        for title, rows in titles
-    ]
-    grid = (
-        frames.seeds(REACHED),
-        Column("networks", NETWORKS, 0),
-        Column("reach the cross-entropy", REACHED, frames.percent),
-        Column("mean gap", GAP, frames.percent),
-    )
-    targets = facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs)
-    out = [run for run in runs if not reached(run)]
-    title = "Generalization measures against the generalization gap"
-    said = f"{facts.caption(runs, scale)}; mean over seeds"
-    return made(
-        __file__, scale, runs, found,
-        [*tables, Section("The grid", pivot(found, {"grid": "all"}, grid, "networks of"))], CLAIMS,
-        labels=LABELS,
-        head=[
-            ("training cross-entropy to reach", targets),
-            ("networks left out", f"{len(out)} of {len(runs)} do not reach it"),
+    best = "pac_bayes_mag_flatness"
+    ends = ("pac_bayes_orig", best, "sharpness_orig", "sharpness_mag_flatness")
+    checks = {
+        "sharpness.positive": taus(*ends),
+        "norms.negative": taus("frobenius_distance", "spectral_orig", above=-2, below=0),
+        "size.negative": taus("vc_dimension", "parameters", above=-2, below=0),
+        "sharpness.above_outputs": [Check(TAU, best, row) for row in OUTPUTS],
+        "sharpness.above_norms": [Check(TAU, best, row) for row in NORMS],
+        "sharpness.magnitude": [
+            Check(TAU, f"{kind}_mag_flatness", f"{kind}_flatness")
+            for kind in ("pac_bayes", "sharpness")
         ],
-        figures={
-            "generalization": lambda: plot.figure(
-                title, said, _panels(found), columns=2, size=(6.0, 8.0), legend=2
-            )
-        },
-    )  # fmt: skip
+    }
+    for name, of_claim in checks.items():
+        yield WORDS.claim(name, *of_claim, premises=(REACH,), ours="above" in name)
 
 
-def _panels(found: pd.DataFrame) -> list[panels.Panel]:
-    """Kendall's tau and the mean of Psi by measure; Psi by measure and hyper-parameter."""
-    rows = {**CONTROLS, **OUTPUTS, **NORMS, **SHARPNESS}
-    places = np.arange(len(rows))
+COLUMNS = [Column(name, name, 2) for name in (TAU, GRANULATED, *HYPER)]
 
-    def means(quantity: str) -> list[float]:
-        values = [frames.of(found, quantity, row) for row in rows]
-        return [float(np.mean(v)) if v else float("nan") for v in values]
 
-    def dots(quantity: str, marker: str, **style: Any) -> panels.Draw:
-        return panels.lines(
-            [(means(quantity), places)], quantity, marker=marker, linestyle="", **style
+def _dots(shown: Shown) -> list[panels.Panel]:
+    """Kendall's tau and the mean of Psi by measure."""
+    places = range(len(MEASURES))
+    drawn = [
+        panels.lines(
+            [([np.mean(of(shown.frame, name, row) or [np.nan]) for row in MEASURES], places)],
+            name, marker=marker, linestyle="", color=colour,
         )
-
-    psi = panels.heat_map(
-        np.array([means(name) for name in HYPER]).T, [""] * len(rows), list(HYPER),
-        lambda row, value: "" if np.isnan(value) else f"{value:.1f}", lambda value: abs(value) > 0.6,
-        angle=35, fontsize=6.5, cmap="RdBu_r", vmin=-1, vmax=1,
-    )  # fmt: skip
-    return [
-        panels.panel(
-            "Agreement with the gap's order", panels.rule("x", 0, color="#888888"),
-            dots(TAU, "o", color=plot.BLUE), dots(GRANULATED, "s", color=plot.ORANGE, markersize=4),
-            x="coefficient", xlim=(-1, 1), ylim=(len(rows) - 0.5, -0.5),
-            yticks=dict(zip(places, rows.values(), strict=True)),
-        ),
-        panels.panel("Psi by hyper-parameter", psi),
+        for name, marker, colour in ((TAU, "o", plot.BLUE), (GRANULATED, "s", plot.ORANGE))
     ]  # fmt: skip
+    names = dict(zip(places, MEASURES.values(), strict=True))
+    title = "Agreement with the gap's order"
+    return [panels.panel(title, panels.rule("x", 0), *drawn, x="coefficient", yticks=names)]
+
+
+page = Artifact(
+    __file__,
+    rows=MEASURES,
+    numbers=numbers,
+    tables={
+        "Measures": Rows(MEASURES, COLUMNS, "measure"),
+        "The grid": Rows(
+            {"grid": "all"},
+            [
+                *(seeds(REACHED), Column(NETWORKS, NETWORKS, 0), Column(REACHED, REACHED, percent)),
+                Column(GAP, GAP, percent),
+            ],
+            "networks of",
+        ),
+    },
+    claims=tuple(_claims()),
+    figures={
+        "generalization": drawing(
+            "Generalization measures against the generalization gap",
+            _dots,
+            "; mean over seeds",
+            size=(7.0, 6.0),
+            legend=2,
+        )
+    },
+    alike=("scale.name", "dataset", "model.hidden", "stopping", "schedule", "generalization"),
+)
