@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
 Values = NDArray[np.float64]
 COVERAGE = 0.95
@@ -56,22 +56,16 @@ class Estimate:
     def p_outside(self, above: float, below: float) -> float:
         """Return the p-value of "the true mean lies in the range". It is below 0.05 where the 95 % interval
         lies wholly outside the range."""
-        return min(1.0, 2 * min(self._lower_tail(above), self._upper_tail(below)))
+        return min(1.0, 2 * min(self._tail(above, 1.0), self._tail(below, -1.0)))
 
     def p_inside(self, above: float, below: float) -> float:
         """Return the p-value of "the true mean lies outside the range" (two one-sided tests). It is below
         0.05 where the 95 % interval lies wholly inside the range."""
-        return min(1.0, 2 * max(self._upper_tail(above), self._lower_tail(below)))
-
-    def _lower_tail(self, bound: float) -> float:
-        """The chance of a mean as low as this one, or lower, if the true mean were ``bound``."""
-        return self._tail(bound, 1.0)
-
-    def _upper_tail(self, bound: float) -> float:
-        """The chance of a mean as high as this one, or higher, if the true mean were ``bound``."""
-        return self._tail(bound, -1.0)
+        return min(1.0, 2 * max(self._tail(above, -1.0), self._tail(below, 1.0)))
 
     def _tail(self, bound: float, sign: float) -> float:
+        """The chance of a mean as low as this one, or lower (``sign`` -1: as high, or higher), if the true
+        mean were ``bound``."""
         if math.isnan(self.mean):
             return 1.0
         mean, bound = (self.mean, bound) if not self.is_log else (_log(self.mean), _log(bound))
@@ -190,18 +184,12 @@ def _has_variance(row: Values, is_log: bool) -> bool:
 
 
 def _trigamma_inverse(value: float) -> float:
-    """Solve trigamma(x) = ``value``; infinite for values that are not positive. Newton's steps on
-    1 / trigamma, which is convex and nearly linear, do not overshoot (Smyth 2004, appendix)."""
+    """Solve trigamma(x) = ``value``; infinite for values that are not positive."""
     if value <= 1e-7:
         return math.inf
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = special.polygamma(1, x)
-        step = trigamma * (1 - trigamma / value) / special.polygamma(2, x)
-        x += step
-        if -step / x < 1e-8:
-            break
-    return float(x)
+    # 1/x < trigamma(x) < 1/x + 1/x^2
+    ends = 1 / value, 1 / value + 1 / math.sqrt(value)
+    return float(optimize.brentq(lambda x: special.polygamma(1, x) - value, *ends))
 
 
 def _numbers(row: Sequence[float] | Values, ratio: bool) -> Values:

@@ -1,16 +1,4 @@
-"""The judge: what a paper claims against what was measured.
-
-agrees           the 95 % interval lies wholly inside the claimed range
-differs          the interval lies wholly outside
-agrees (given)   the same, given an input that nobody has measured: shown as "agrees, given compute times"
-differs (given)  the same, given such an input
-inconclusive     neither: the runs cannot tell
-indicative (+)   fewer than 3 seeds; + where the mean lies inside the range, else -
-not tested       a premise of the claim does not hold of these runs, no row of it ever reaches the target, or
-                 the data set is not the paper's (what is sent, and times, are judged still)
-by construction  two formulas are compared, and they agree; no finding
-cannot follow    the paper's own numbers contradict each other
-not run          a row of the claim has no finished run
+"""The judge: what a paper claims against what was measured. docs/reading-a-result.md has the verdicts.
 
 The interval is a t interval of the mean over seeds, of paired differences or of the logarithms of paired
 ratios (statistics.py). It is moderated: the comparisons of one quantity, setting, kind (value, difference,
@@ -18,21 +6,20 @@ ratio) and model that the claims of a page make share a prior of their variances
 Comparisons that have a row in common are correlated, which the prior takes into account.
 
 A magnitude is a range around the printed number, so that *agrees* is an equivalence test. A claim of several
-checks agrees when all do: an intersection-union test, which needs no correction, since each check must pass
-by itself. It differs when one does after Holm's correction over its checks.
+checks agrees when all do: an intersection-union test, which needs no correction. It differs when one does
+after Holm's correction over its checks.
 
 A row that never reaches a target has an infinite value. Against a row that reaches it in every seed, the
-comparison is decided; where only some seeds reach it, it is inconclusive. Outcomes that are 0 or 1 in few
-runs decide nothing as a proportion: a claim should judge the distance from the target in their place.
+comparison is decided; where only some seeds reach it, it is inconclusive. Three outcomes that are 0 or 1
+decide nothing as a proportion: a claim should judge the distance from the target in their place.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from typing import Literal, get_args
 
@@ -61,7 +48,6 @@ UNTIL = ("to the target", "to the plateau")
 """In names of quantities that end where a quality is reached."""
 YES_OR_NO = "runs"
 """Unit of quantities that are 0 or 1 of each run (failed, target reached)."""
-
 
 WORDS: tuple[Word, ...] = get_args(Word)
 GIVEN: Mapping[Word, Word] = {"agrees": "agrees (given)", "differs": "differs (given)"}
@@ -203,13 +189,14 @@ def judge(
     row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are. ``other_data``:
     rows of another data set than the paper's, and of which: "digits, not CIFAR-10".
     """
-    labels, same = labels or {}, same or {}
-    measure = partial(_effect, frame=frame, labels=labels, priors=_priors(claims, frame, same))
+    same = same or {}
+    priors = _priors(claims, frame, same)
+    court = _Court(frame, labels or {}, same, modelled, other_data or {}, priors)
     found: list[Verdict] = []
     seen: dict[object, str] = {}
     for claim in claims:
-        verdict = _verdict(claim, frame, labels, same, modelled, other_data or {}, measure)
-        key = tuple(_identity(check, frame, same) for check in claim.checks)
+        verdict = court.judge(claim)
+        key = tuple(court.identity(check) for check in claim.checks)
         first = seen.setdefault(key, claim.id)
         repeats = first if first != claim.id and verdict.n else ""
         found.append(replace(verdict, repeats=repeats))
@@ -232,8 +219,7 @@ def excluding(verdicts: Sequence[Verdict]) -> list[Verdict]:
     where no row differs from another, such a claim agrees at most in the tail of the interval, 2.5 %."""
 
     def excludes(check: Check) -> bool:
-        none = 1.0 if check.ratio else 0.0
-        return check.lesser is not None and not check.above < none < check.below
+        return check.lesser is not None and not check.above < float(check.ratio) < check.below
 
     return [v for v in judged(verdicts) if any(map(excludes, v.claim.checks))]
 
@@ -244,16 +230,13 @@ def by_chance(verdicts: Sequence[Verdict]) -> tuple[float, float]:
     with two ends has two."""
 
     def tails(claim: Claim) -> int:
-        return 2 if any(_has_two_ends(check) for check in claim.checks) else 1
+        least = [0.0 if check.ratio else -math.inf for check in claim.checks]
+        ends = zip(claim.checks, least, strict=True)
+        return 1 + any(c.above > low and c.below < math.inf for c, low in ends)
 
     tail = (1 - COVERAGE) / 2
     differences = tail * sum(tails(verdict.claim) for verdict in judged(verdicts))
     return tail * len(excluding(verdicts)), differences
-
-
-def _has_two_ends(check: Check) -> bool:
-    least = 0.0 if check.ratio else -math.inf
-    return check.above > least and check.below < math.inf
 
 
 def _common(check: Check, frame: pd.DataFrame) -> pd.DataFrame:
@@ -278,10 +261,8 @@ def paired(check: Check, frame: pd.DataFrame) -> Values:
 
 def proportion(outcomes: Sequence[float] | Values) -> tuple[float, float]:
     """The exact (Clopper-Pearson) 95 % interval of a proportion, from outcomes that are 0 or 1."""
-    n, hits, tail = len(outcomes), sum(outcomes), (1 - COVERAGE) / 2
-    low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-    return low, high
+    found = stats.binomtest(int(sum(outcomes)), len(outcomes)).proportion_ci(COVERAGE)
+    return float(found.low), float(found.high)
 
 
 Group = tuple[str, str, str, str]
@@ -317,95 +298,115 @@ def _overlap(comparisons: Sequence[frozenset[str]]) -> float:
     return sum(pairs) / len(pairs) if pairs else 0.0
 
 
-def _effect(
-    check: Check,
-    exact: bool,
-    *,
-    frame: pd.DataFrame,
-    labels: Mapping[str, str],
-    priors: Mapping[Group, Prior],
-) -> Effect | None:
-    """The check's value with its interval; ``exact``: a number that is judged without one."""
-    found = paired(check, frame)
-    if not len(found):
-        return None
-    is_own = (frame["quantity"] == check.quantity) & (frame["row"] == check.greater)
-    unit = str(frame.loc[is_own, "unit"].iloc[0])
-    prior = priors.get(group_of(check))
-    one = estimate(found, ratio=check.ratio, prior=prior)
-    mean, low, high, n = one.mean, one.low, one.high, one.n
-    if exact or n < MIN_SEEDS:
-        return Effect(check, n, mean, mean, mean, unit, labels)
-    if unit == YES_OR_NO and check.lesser is None:
-        return Effect(check, n, mean, *proportion(found), unit, labels)
-    if not one.error:
-        return Effect(check, n, mean, low, high, unit, labels)
-    p = one.p_outside(check.above, check.below)
-    return Effect(check, n, mean, low, high, unit, labels, p, prior)
+@dataclass(frozen=True)
+class _Court:
+    """What the claims of a page are judged on (see `judge`)."""
 
+    frame: pd.DataFrame
+    labels: Mapping[str, str]
+    same: Mapping[str, str]
+    modelled: bool
+    other_data: Mapping[str, str]
+    priors: Mapping[Group, Prior]
 
-def _verdict(
-    claim: Claim,
-    frame: pd.DataFrame,
-    labels: Mapping[str, str],
-    same: Mapping[str, str],
-    modelled: bool,
-    other_data: Mapping[str, str],
-    measure: Callable[[Check, bool], Effect | None],
-) -> Verdict:
-    exact = modelled or claim.by_construction
-    effects = [measure(check, exact) for check in claim.checks]
-    measured = [effect for effect in effects if effect is not None]
-    numbers = "; ".join(effect.text for effect in measured)
-    n = min((effect.n for effect in measured), default=0)
-    points_inside = all(effect.points_inside for effect in measured)
-    unknown = [1.0] * (len(effects) - len(measured))
-    p_values = holm([*(effect.p_outside for effect in measured), *unknown])
-    is_outside = min(p_values) < 1 - COVERAGE
+    def judge(self, claim: Claim) -> Verdict:
+        exact = self.modelled or claim.by_construction
+        effects = [self.effect(check, exact) for check in claim.checks]
+        known = [effect for effect in effects if effect is not None]
+        n = min((effect.n for effect in known), default=0)
+        word, detail = self._word(claim, known, n, exact)
+        if len(known) < len(effects) and word.startswith("not"):
+            n = 0
+        return Verdict(claim, word, n, detail, self.modelled, effects=tuple(known))
 
-    def say(word: Word, detail: str, count: int = n) -> Verdict:
-        return Verdict(claim, word, count, detail, modelled, effects=tuple(measured))
+    def effect(self, check: Check, exact: bool) -> Effect | None:
+        """The check's value with its interval; ``exact``: a number that is judged without one."""
+        found = paired(check, self.frame)
+        if not len(found):
+            return None
+        is_own = (self.frame["quantity"] == check.quantity) & (self.frame["row"] == check.greater)
+        unit = str(self.frame.loc[is_own, "unit"].iloc[0])
+        prior = self.priors.get(group_of(check))
+        one = estimate(found, ratio=check.ratio, prior=prior)
+        if exact or one.n < MIN_SEEDS:
+            return Effect(check, one.n, one.mean, one.mean, one.mean, unit, self.labels)
+        if unit == YES_OR_NO and check.lesser is None:
+            return Effect(check, one.n, one.mean, *proportion(found), unit, self.labels)
+        p = one.p_outside(check.above, check.below) if one.error else None
+        prior = prior if one.error else None
+        return Effect(check, one.n, one.mean, one.low, one.high, unit, self.labels, p, prior)
 
-    if claim.cannot_follow:
-        return say("cannot follow", f"{claim.cannot_follow} Measured: {numbers or 'not run'}.")
-    if len(measured) < len(effects):
-        word, why = _missing(claim, frame, labels)
-        if word == "not run" or not is_outside:
-            return say(word, why, 0)
-    for check in claim.checks:
-        # Twins may still differ in what they send.
-        is_twin = len({same.get(row, row) for row in check.rows}) < len(check.rows)
-        if is_twin and set(paired(check, frame)) <= {float(check.ratio)}:
-            rows = _named(check, labels)
-            return say("not tested", f"{rows} are the same training. Measured: {numbers}")
-    for check in claim.checks:
-        others = [other_data[row] for row in check.rows if row in other_data]
-        is_judged = claim.by_construction or claim.where == EXPECTED
-        if others and not is_judged and _depends_on_data(check, frame):
-            return say("not tested", f"data: {others[0]}. Measured: {numbers}")
-    for premise in claim.premises:
-        effect = measure(premise, exact)
-        if effect is None:
-            return say("not tested", f"premise unknown: no {premise.quantity}. Measured: {numbers}")
-        if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
-            return say("not tested", f"premise does not hold: {effect.text}. Measured: {numbers}")
-        if not effect.inside:
-            return say("inconclusive", f"premise unclear: {effect.text}. Measured: {numbers}")
-    if claim.by_construction:
-        return say("by construction" if points_inside else "differs", numbers)
-    if any(math.isnan(effect.mean) for effect in measured):
-        why = "a ratio with zero, or a target that only some seeds reach"
-        return say("inconclusive", f"{numbers}: {why}")
-    dropped = [text for check in claim.checks if (text := _never(check, frame))]
-    numbers = "; ".join((numbers, *dropped))
-    if (n < MIN_SEEDS and not exact) or dropped:
-        return say("indicative (+)" if points_inside else "indicative (-)", numbers)
-    given: Mapping[Word, Word] = GIVEN if claim.assumed else {}
-    if all(effect.inside for effect in measured):
-        return say(given.get("agrees", "agrees"), numbers)
-    if is_outside:
-        return say(given.get("differs", "differs"), numbers)
-    return say("inconclusive", numbers)
+    def identity(self, check: Check) -> object:
+        """What a check compares, with twins under one name. Twins may still differ in what they send."""
+        rows = tuple(self.same.get(row, row) for row in check.rows)
+        found = paired(check, self.frame).tobytes()
+        return check.quantity, rows, check.setting, check.above, check.below, check.ratio, found
+
+    def _word(self, claim: Claim, known: Sequence[Effect], n: int, exact: bool) -> tuple[Word, str]:
+        numbers = "; ".join(effect.text for effect in known)
+        measured = f"Measured: {numbers or 'not run'}"
+        missing = len(claim.checks) - len(known)
+        p_values = holm([*(effect.p_outside for effect in known), *[1.0] * missing])
+        is_outside = min(p_values) < 1 - COVERAGE
+        if claim.cannot_follow:
+            return "cannot follow", f"{claim.cannot_follow} {measured}."
+        if missing:
+            word, why = self._missing(claim)
+            if word == "not run" or not is_outside:
+                return word, why
+        if why := self._untested(claim):
+            return "not tested", f"{why}. {measured}"
+        for premise in claim.premises:
+            effect = self.effect(premise, exact)
+            if effect is None:
+                return "not tested", f"premise unknown: no {premise.quantity}. {measured}"
+            if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
+                return "not tested", f"premise does not hold: {effect.text}. {measured}"
+            if not effect.inside:
+                return "inconclusive", f"premise unclear: {effect.text}. {measured}"
+        points_inside = all(effect.points_inside for effect in known)
+        if claim.by_construction:
+            return "by construction" if points_inside else "differs", numbers
+        if any(math.isnan(effect.mean) for effect in known):
+            why = "a ratio with zero, or a target that only some seeds reach"
+            return "inconclusive", f"{numbers}: {why}"
+        dropped = [text for check in claim.checks if (text := _never(check, self.frame))]
+        numbers = "; ".join((numbers, *dropped))
+        if (n < MIN_SEEDS and not exact) or dropped:
+            return "indicative (+)" if points_inside else "indicative (-)", numbers
+        if not (are_inside := all(effect.inside for effect in known)) and not is_outside:
+            return "inconclusive", numbers
+        decided: Word = "agrees" if are_inside else "differs"
+        return GIVEN[decided] if claim.assumed else decided, numbers
+
+    def _untested(self, claim: Claim) -> str:
+        """Why a check says nothing of the claim: twins are compared, or the data are not the paper's."""
+        for check in claim.checks:
+            # Twins may still differ in what they send.
+            is_twin = len({self.same.get(row, row) for row in check.rows}) < len(check.rows)
+            if is_twin and set(paired(check, self.frame)) <= {float(check.ratio)}:
+                return f"{_named(check, self.labels)} are the same training"
+        if claim.by_construction or claim.where == EXPECTED:
+            return ""
+        for check in claim.checks:
+            others = [self.other_data[row] for row in check.rows if row in self.other_data]
+            if others and _depends_on_data(check, self.frame):
+                return f"data: {others[0]}"
+        return ""
+
+    def _missing(self, claim: Claim) -> tuple[Word, str]:
+        """Why a check has no number: no run, no seed in common, or neither row ever reaches a target."""
+        frame, rows = self.frame, sorted({row for check in claim.checks for row in check.rows})
+        absent = [self.labels.get(row, row) for row in rows if row not in set(frame["row"])]
+        if absent:
+            return "not run", f"no finished run of {', '.join(absent)}"
+        for check in claim.checks:
+            found = [values(frame, check.quantity, row, check.setting) for row in check.rows]
+            if not len(paired(check, frame)) and all(len(f) and np.isinf(f).all() for f in found):
+                named = _named(check, self.labels)
+                return "not tested", f"{check.quantity} is infinite for {named}"
+        named = " and ".join(self.labels.get(row, row) for row in rows)
+        return "not run", f"no common number of {named}"
 
 
 def _depends_on_data(check: Check, frame: pd.DataFrame) -> bool:
@@ -424,25 +425,5 @@ def _never(check: Check, frame: pd.DataFrame) -> str:
     return f"neither row reaches it in {never.sum()} of {len(never)} seeds"
 
 
-def _missing(claim: Claim, frame: pd.DataFrame, labels: Mapping[str, str]) -> tuple[Word, str]:
-    """Why a check has no number: no run, no seed in common, or neither row ever reaches a target."""
-    rows = sorted({row for check in claim.checks for row in check.rows})
-    absent = [labels.get(row, row) for row in rows if row not in set(frame["row"])]
-    if absent:
-        return "not run", f"no finished run of {', '.join(absent)}"
-    for check in claim.checks:
-        found = [values(frame, check.quantity, row, check.setting) for row in check.rows]
-        if not len(paired(check, frame)) and all(len(f) and np.isinf(f).all() for f in found):
-            return "not tested", f"{check.quantity} is infinite for {_named(check, labels)}"
-    return "not run", f"no common number of {' and '.join(labels.get(row, row) for row in rows)}"
-
-
 def _named(check: Check, labels: Mapping[str, str], between: str = " and ") -> str:
     return between.join(labels.get(row, row) for row in check.rows)
-
-
-def _identity(check: Check, frame: pd.DataFrame, same: Mapping[str, str]) -> object:
-    """What a check compares, with twins under one name. Twins may still differ in what they send."""
-    rows = tuple(same.get(row, row) for row in check.rows)
-    found = paired(check, frame).tobytes()
-    return check.quantity, rows, check.setting, check.above, check.below, check.ratio, found
