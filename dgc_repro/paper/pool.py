@@ -64,8 +64,10 @@ def configs(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def write(runs: Sequence[Run], folder: Path) -> None:
-    """Write the runs of a pool into a folder without any. The same runs make the same bytes."""
+    """Write the runs of a pool in place of others. The same runs make the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
     runs = in_order(runs)
     for name in TABLES:
         kept = [_nullable(getattr(run, name)).assign(run=run.id) for run in runs]

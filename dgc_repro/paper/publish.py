@@ -39,26 +39,24 @@ def package_of(paper: str) -> str:
         if point.name == paper:
             return point.value
     ours = f"{__package__}.{paper}"
-    is_ours = importlib.util.find_spec(ours) is not None
-    return paper if not is_ours and _found(paper) else ours
+    return paper if not _folders(ours) and _folders(paper) else ours
 
 
 def own_conf_of(paper: str) -> Path | None:
     """The folder ``conf`` in the package of a paper that is not ours."""
     name = package_of(paper) if paper.isidentifier() else ""
-    if not name or name.startswith(f"{__package__}.") or not _found(name):
+    if not name or name.startswith(f"{__package__}."):
         return None
-    spec = importlib.util.find_spec(name)
-    folders = [Path(place) / "conf" for place in (spec and spec.submodule_search_locations) or ()]
+    folders = [Path(place) / "conf" for place in _folders(name)]
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def _found(name: str) -> bool:
-    """Whether Python finds a package of this name."""
+def _folders(package: str) -> list[str]:
+    """The folders of a package that Python finds, also in the working folder; none where it finds none."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.submodule_search_locations is not None
+    spec = importlib.util.find_spec(package)
+    return list((spec and spec.submodule_search_locations) or ())
 
 
 def artifact_of(paper: str, artifact: str) -> Any:
@@ -107,18 +105,19 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     runs = list(runs)
     _require_placed(runs, paper, artifact, scale)
     folder = root / paper / scale
+    others = {name: one for name, one in pool.records(folder).items() if name != artifact}
     with _fresh(folder) as fresh:
         everything = published(root, paper, scale) | {run.id: run for run in runs}
         pool.write(with_history(everything.values()), fresh)
         # The page is made of what the pool holds, so that `rebuild` makes the same one.
-        own = pool.read(fresh, {run.id for run in runs})
-        _write(_page(own, paper, scale, artifact), folder / artifact, fresh)
-        _move(fresh, folder)
-        named = {name for one in pool.records(folder).values() for name in one["runs"]}
+        made = _page(pool.read(fresh, {run.id for run in runs}), paper, scale, artifact)
+        named = {name for one in others.values() for name in one["runs"]}
+        named |= {run.id for run in made.runs}
         if everything.keys() - named:
             kept = [run for name, run in everything.items() if name in named]
             pool.write(with_history(kept), fresh)
-            _move(fresh, folder)
+        _write(made, folder / artifact, fresh)
+        _move(fresh, folder)
     return folder / artifact
 
 
