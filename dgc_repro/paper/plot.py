@@ -6,6 +6,7 @@ Colours are Okabe and Ito's; markers tell rows apart in grey. A saved figure dep
 from __future__ import annotations
 
 import io
+import itertools
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,8 +33,9 @@ NAME_DISTANCES = (5.0, 9.0, 14.0, 20.0, 28.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 """Points between a marker and its name (`name_points`), as tried."""
 NAME_DIRECTIONS = tuple(np.linspace(0, 2 * np.pi, 24, endpoint=False))
 HALO = (withStroke(linewidth=2.5, foreground="white"),)
-MARKER_POINTS, LEADER_FROM = 4.5, 12.0
-"""Half the side of a marker's place; the distance from which on a thin line joins a name to its marker."""
+MARKER_POINTS = 4.5
+"""Half the side of a marker's place."""
+LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
 Panels = list[tuple[str, Callable[[Axes], None]]]
 """Titles, and functions that draw."""
 
@@ -155,71 +157,37 @@ def name_points(
     Returns whether all names have a place; else none is written. The layout of the figure is final then.
     """
     drawing: Any = axes.figure
-    with style():
-        drawing.draw_without_rendering()
-        drawing.set_layout_engine("none")
-        point = drawing.dpi / 72
-        centres = {name: axes.transData.transform(xy) for name, xy in where.items()}
-        markers = [_box(*centre, *[MARKER_POINTS * point] * 2) for centre in centres.values()]
-        lines = [
-            Bbox(axes.transData.transform([(x - bars[name][0], y - bars[name][1]),
-                                           (x + bars[name][0], y + bars[name][1])])).padded(point)
-            for name, (x, y) in where.items()
-        ]  # fmt: skip
-        taken: list[Bbox] = []
-        places = {}
-        for name, (x, y) in sorted(centres.items(), key=lambda item: tuple(-item[1])):
-            probe = axes.annotate(name, where[name], **font)
-            half = np.array(probe.get_window_extent().size) / 2 + point
-            probe.remove()
-            found: list[tuple[float, int, float, Any, Bbox]] = []
-            for distance in NAME_DISTANCES:
-                for angle in NAME_DIRECTIONS:
-                    aside = np.array([np.cos(angle), np.sin(angle)]) * (half + distance * point)
-                    box = _box(x + aside[0], y + aside[1], *half)
-                    if not _contains(axes.bbox, box) or box.count_overlaps([*taken, *markers]):
-                        continue
-                    crossed = _crossed(np.array([x, y]), box, [*taken, *markers])
-                    cost = distance + 20 * box.count_overlaps(lines) + 30 * crossed
-                    found.append((cost, len(found), distance, aside, box))
-            if not found:
-                return False
-            _, _, distance, aside, box = min(found)
-            taken.append(box)
-            places[name] = distance, aside / point
-        for name, (distance, aside) in places.items():
-            is_apart, side = distance >= LEADER_FROM, "left" if aside[0] > 0 else "right"
-            leader = {
-                "arrowstyle": "-",
-                "color": colours[name],
-                "linewidth": 0.6,
-                "shrinkA": 0,
-                "shrinkB": 4,
-            }
-            axes.annotate(
-                name, where[name], xytext=tuple(aside), textcoords="offset points", ha="center", va="center",
-                multialignment=side, color=colours[name], path_effects=HALO,
-                arrowprops=leader if is_apart else None, **font,
-            )  # fmt: skip
+    drawing.draw_without_rendering()
+    drawing.set_layout_engine("none")
+    point = drawing.dpi / 72
+    centres = {name: axes.transData.transform(xy) for name, xy in where.items()}
+    taken = [Bbox([xy, xy]).padded(MARKER_POINTS * point) for xy in centres.values()]
+    ends = ((np.subtract(xy, bars[name]), np.add(xy, bars[name])) for name, xy in where.items())
+    lines = [Bbox(axes.transData.transform(pair)).padded(point) for pair in ends]
+    places = {}
+    for name, centre in sorted(centres.items(), key=lambda item: tuple(-item[1])):
+        probe = axes.annotate(name, where[name], **font)
+        half = np.array(probe.get_window_extent().size) / 2 + point
+        probe.remove()
+        free: list[tuple[float, int, Any, Bbox]] = []
+        for distance, angle in itertools.product(NAME_DISTANCES, NAME_DIRECTIONS):
+            aside = np.array([np.cos(angle), np.sin(angle)]) * (half + distance * point)
+            box = Bbox([centre + aside - half, centre + aside + half])
+            is_inside = axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)
+            if is_inside and not box.count_overlaps(taken):
+                cost = distance + 20 * box.count_overlaps(lines)
+                free.append((cost, len(free), aside / point, box))
+        if not free:
+            return False
+        _, _, places[name], box = min(free)
+        taken.append(box)
+    for name, aside in places.items():
+        leader = dict(LEADER, color=colours[name])
+        axes.annotate(
+            name, where[name], xytext=tuple(aside), textcoords="offset points", ha="center", va="center",
+            color=colours[name], path_effects=HALO, arrowprops=leader, **font,
+        )  # fmt: skip
     return True
-
-
-def _box(x: float, y: float, half_width: float, half_height: float) -> Bbox:
-    return Bbox([(x - half_width, y - half_height), (x + half_width, y + half_height)])
-
-
-def _contains(outer: Any, inner: Bbox) -> bool:
-    return bool(
-        outer.x0 <= inner.x0 and inner.x1 <= outer.x1 and outer.y0 <= inner.y0 and inner.y1 <= outer.y1
-    )  # fmt: skip
-
-
-def _crossed(start: Any, box: Bbox, others: Sequence[Bbox]) -> int:
-    """How many of the others a line crosses from a point to the nearest point of a box."""
-    end = np.clip(start, box.min, box.max)
-    steps = [start + share * (end - start) for share in np.linspace(0.0, 1.0, 16)]
-    own = [other for other in others if not other.contains(*start)]
-    return sum(any(other.contains(*step) for step in steps) for other in own)
 
 
 def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:
