@@ -305,7 +305,7 @@ def _panel(task: Task, x: str, axes: Axes) -> None:
     low, high = min(amounts, default=1.0), max(amounts, default=1.0)
     if 0 < 10 * low <= high:  # a single worker has 0 wire bytes
         axes.set_xscale("log")
-        plot.plain_log(axes.xaxis, (1.0, 2.0, 5.0) if high < 100 * low else (1.0, 3.0))
+        plot.plain_log(axes.xaxis)
     elif 0 < high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
         middle, half = math.sqrt(low * high), math.sqrt(LEAST_SPAN)
         axes.set_xlim(middle / half, middle * half)

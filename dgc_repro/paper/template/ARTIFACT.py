@@ -1,7 +1,7 @@
 """LABEL of the paper PAPER: test accuracy of top-k at a hundredth of the entries."""
 
+from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact
 from dgc_repro.paper.claims import Check, Choice, claim, near, printed_table
-from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
 
 # EXAMPLE numbers and claims: put those of the paper in their place.
 # Each printed column, with its unit in brackets, is one of the quantities below.
@@ -32,7 +32,7 @@ CLAIMS = (
     ),
 )
 CHOICES = (Choice("learning rate", "the default", "optimizer.lr"),)  # the paper does not say
-page = generic_page(
+page = Artifact(
     "LABEL of PAPER (example numbers: replace them)",
     rows=ROWS,
     quantities={"test accuracy": ACCURACY},
