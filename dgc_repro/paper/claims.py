@@ -93,6 +93,22 @@ class Check:
         """The rows that are compared."""
         return (self.greater,) if self.lesser is None else (self.greater, self.lesser)
 
+    @property
+    def kind(self) -> Literal["value", "difference", "ratio"]:
+        """What is judged: of one row, or of two."""
+        return "ratio" if self.ratio else "value" if self.lesser is None else "difference"
+
+    @property
+    def least(self) -> float:
+        """The smallest value that the quantity may have."""
+        return 0.0 if self.ratio else -math.inf
+
+    @property
+    def group(self) -> tuple[str, str, str, str]:
+        """Quantity, setting, kind and model: comparisons that are alike in these share a prior."""
+        model = self.greater.partition(".")[0] if "." in self.greater else ""
+        return self.quantity, self.setting, self.kind, model
+
 
 def near(check: Check, printed: float, margin: float) -> Check:
     """The same comparison as a magnitude: within ``margin`` of the ``printed`` number, either way. For a

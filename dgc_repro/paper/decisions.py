@@ -31,7 +31,7 @@ without its residual, of what was sent (none for a dense step), and of what the 
 _SENT = {"theta_min": 1, "candidate": 2}
 """By branch, the place among `Choose`'s energies of what was sent; dense sends all of it."""
 _DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
-_PREFIX, _TIMED = "decision/", "timed_"
+_PREFIX = "decision/"
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
@@ -53,18 +53,16 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:
     """The decisions of a run, `thinned` to ``most`` steps; UserError names a broken line."""
-    decided: dict[int, dict[str, Any]] = {}
-    timed: dict[int, dict[str, Any]] = {}
+    found: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(json_lines(path), start=1):
-        if not isinstance(line.get("decision"), int):
+        if not isinstance(step := line.get("decision"), int):
             raise UserError(f"{path}: line {number} has no step; run again from its checkpoint")
         entry = {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
-        decided[line["decision"]] = _decided(entry)
-        if entry.get(f"{_TIMED}step") is not None:
-            found = {name: entry.get(f"{_TIMED}{name}") for name in _TIMES}
-            timed[int(entry[f"{_TIMED}step"]) + 1] = found
-    steps = sorted(decided.keys() | timed.keys())
-    rows = [{"step": step, **decided.get(step, {}), **timed.get(step, {})} for step in steps]
+        found.setdefault(step, {}).update(_decided(entry))
+        if (timed := entry.get("timed_step")) is not None:
+            times = {name: entry.get(f"timed_{name}") for name in _TIMES}
+            found.setdefault(int(timed) + 1, {}).update(times)
+    rows = [{"step": step, **found[step]} for step in sorted(found)]
     return thinned(_typed(pd.DataFrame(rows, columns=list(COLUMNS))), most)
 
 

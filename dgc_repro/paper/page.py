@@ -27,15 +27,7 @@ from dgc_repro.paper.claims import Check, Choice, Claim, Note, claim
 from dgc_repro.paper.facts import data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import (
-    Verdict,
-    by_chance,
-    excluding,
-    group_of,
-    judge,
-    judged,
-    tally,
-)
+from dgc_repro.paper.verdict import Verdict, by_chance, judge, tally
 from dgc_repro.progress import console_of
 
 PAGE_FILE = "table.md"
@@ -282,16 +274,14 @@ def count_text(page: Page) -> str:
     words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     repeated = sum(bool(v.repeats) for v in page.verdicts)
     more = f" {repeated} more compare the same trainings again." if repeated else ""
-    count, several = len(excluding(page.verdicts)), len(judged(page.verdicts))
-    agreements, differences = by_chance(page.verdicts)
+    judged, excluding, agreements, differences = by_chance(page.verdicts)
     chance = (
-        f" {count} of the {several} judged claims exclude 'no effect'; if no row differed from another, at "
-        f"most {agreements:.1f} of these would agree by chance. If all claims were true, at most "
-        f"{differences:.1f} of the {several} would differ by chance."
-        if several
-        else ""
+        f" {excluding} of the {judged} judged claims exclude 'no effect'; if no row differed from another, "
+        f"at most {agreements:.1f} of these would agree by chance. If all claims were true, at most "
+        f"{differences:.1f} of the {judged} would differ by chance."
     )
-    return f"Of {sum(counts.values())} claims: {words}.{more}{chance}"
+    more += chance if judged else ""
+    return f"Of {sum(counts.values())} claims: {words}.{more}"
 
 
 def prior_text(verdicts: Sequence[Verdict]) -> str:
@@ -299,9 +289,8 @@ def prior_text(verdicts: Sequence[Verdict]) -> str:
     found = {}
     for effect in (effect for verdict in verdicts for effect in verdict.effects):
         if (prior := effect.prior) is not None:
-            check, model = effect.check, group_of(effect.check)[-1]
-            kind = "ratios" if check.ratio else "values" if check.lesser is None else "differences"
-            what = ", ".join(part for part in (check.quantity, check.setting, kind, model) if part)
+            quantity, setting, kind, model = effect.check.group
+            what = ", ".join(part for part in (quantity, setting, f"{kind}s", model) if part)
             df = "infinitely many" if math.isinf(prior.df) else f"{prior.df:.2g}"
             found[what] = f"{what}: {df} from {prior.rows} comparisons"
     if not found:
@@ -345,8 +334,8 @@ def show(page: Page, console: Console, place: Path | None = None) -> None:
     console.print(f"[bold]{escape(title_text(page))}[/bold]")
     if page.warning:
         console.print(f"[bold]{escape(page.warning)}[/bold]")
-    tables = [(s.title, s.table) for s in page.sections if s.table is not None]
     data = data_text(page.runs)
+    tables = [(s.title, s.table) for s in page.sections if s.table is not None]
     for title, table in tables[:1]:
         title = f"{title} (data: {data})" if data != "-" else title
         fitting = _fitting(table, console.width)

@@ -65,18 +65,9 @@ def test_an_artifact_takes_runs_of_another_one_that_it_names(tmp_path: Path) -> 
         {**quantizer(8), "exchange": {"aggregation": "sharded"}},
         "sensitivity",
     )
+    how = {"scale": "medium", "numbers": ROWS["none"]}
     runs = [
-        read_run(
-            write_run(
-                tmp_path / "runs",
-                row,
-                0,
-                artifact=artifact,
-                scale="medium",
-                settings=own,
-                numbers=ROWS["none"],
-            )
-        )
+        read_run(write_run(tmp_path / "runs", row, 0, artifact=artifact, settings=own, **how))
         for row, (own, artifact) in given.items()
     ]
     root = tmp_path / "results"

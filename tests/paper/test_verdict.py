@@ -119,28 +119,25 @@ def no_effect(seed: int, make: Callable[[np.random.Generator], list[float]], che
     hits = 0
     for _ in range(trials):
         mean, low, high = interval(make(generator), ratio=check.ratio)
-        hits += Effect(check, 3, mean, low, high, "", {}).inside
+        hits += Effect(check, 3, mean, low, high).inside
     return hits / trials
 
 
-@pytest.mark.parametrize("spread", [0.05, 1.0, 30.0])
-@pytest.mark.parametrize(
-    "check", [ABOVE, near(ABOVE, 0.48, 0.24), near(ABOVE, 0.48, 0.47), near(ABOVE, 20.0, 19.0)]
-)
+@pytest.mark.parametrize("spread", [0.05, 30.0])
+@pytest.mark.parametrize("check", [ABOVE, near(ABOVE, 0.48, 0.47), near(ABOVE, 20.0, 19.0)])
 def test_differences_without_an_effect_rarely_agree(check: Check, spread: float) -> None:
     assert no_effect(1, lambda g: list(g.normal(0, spread, 3)), check) <= 0.05
 
 
-@pytest.mark.parametrize("spread", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("spread", [0.01, 2.0])
 @pytest.mark.parametrize("check", [RATIO, near(RATIO, 1.3, 1.25), near(RATIO, 462.0, 400.0)])
 def test_ratios_without_an_effect_rarely_agree(check: Check, spread: float) -> None:
     assert no_effect(2, lambda g: list(np.exp(g.normal(0, spread, 3))), check) <= 0.05
 
 
-def test_an_effect_far_above_the_spread_is_found() -> None:
-    assert no_effect(3, lambda g: list(g.normal(30, 1, 3)), ABOVE) > 0.99
-    near_thirty = near(ABOVE, 30.0, 15.0)
-    assert no_effect(4, lambda g: list(g.normal(30, 1, 3)), near_thirty) > 0.99
+@pytest.mark.parametrize("check", [ABOVE, near(ABOVE, 30.0, 15.0)])
+def test_an_effect_far_above_the_spread_is_found(check: Check) -> None:
+    assert no_effect(3, lambda g: list(g.normal(30, 1, 3)), check) > 0.99
 
 
 def test_several_checks_agree_together_and_differ_alone() -> None:
@@ -227,7 +224,7 @@ def test_contradicting_numbers_cannot_be_followed_whether_run_or_not() -> None:
 def test_one_modelled_number_is_judged_as_it_is(value: float, word: str) -> None:
     found = judged(ABOVE, a=[value], b=[1.0], modelled=True)
     assert found.text == f"{word} (modelled)"
-    assert by_chance([found]) == (0.0, 0.0)
+    assert by_chance([found])[2:] == (0.0, 0.0)
 
 
 def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> None:
@@ -245,7 +242,7 @@ def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> No
     assert found[1].text == "agrees (same runs as 1)"
     assert "same training" in found[3].detail
     assert tally(found) == {"agrees": 2, "not tested": 1}
-    assert by_chance(found) == pytest.approx((0.05, 0.05))
+    assert by_chance(found)[2:] == pytest.approx((0.05, 0.05))
 
 
 def test_the_measured_text_has_the_rows_the_interval_and_the_claimed_range() -> None:
@@ -291,9 +288,9 @@ def test_chance_is_told_of_agreements_and_of_differences() -> None:
     found = judged(near_zero, a=[5, 5, 5], b=[5.1, 4.9, 5.0])
     assert found.word == "agrees"
     # It includes "no effect", so that no agreement is a false one. Its range has two ends to differ at.
-    assert by_chance([found]) == pytest.approx((0.0, 0.05))
+    assert by_chance([found]) == pytest.approx((1, 0, 0.0, 0.05))
     given = judged(claim(ABOVE, assumed="a"), a=[5, 5.1, 5.3], b=[4, 4, 4])
-    assert by_chance([found, given]) == pytest.approx((0.025, 0.075))
+    assert by_chance([found, given]) == pytest.approx((2, 1, 0.025, 0.075))
 
 
 def test_a_claim_of_several_checks_differs_after_holm_only() -> None:
