@@ -116,7 +116,7 @@ class Artifact:
     printed     a printed table whose columns are quantities: they stand beside the measured ones
     figures     by file name, made with `drawing`. Default: the test quality by epoch
     data        the paper's data set, such as "CIFAR-10": accuracy on another one tests no claim
-    numbers     makes the frame of runs that were not trained, in place of ``quantities``
+    numbers     makes the frame in place of ``quantities``, with rows that need not be those of the runs
     head, said  functions of `Shown`: more facts, and values of ``{name}`` in the words
     alike       config keys that must be equal in all runs
     modelled    the numbers are a model's, without a spread, and are judged as they are
@@ -152,7 +152,8 @@ class Artifact:
 
     def require_rows(self, trained: Iterable[str]) -> None:
         """Raise UserError for a row of the YAML files that the page does not show."""
-        _require("experiment.row", "row in ROWS", trained, self.rows)
+        if self.numbers is None:
+            _require("experiment.row", "row in ROWS", trained, self.rows)
 
     def __call__(self, runs: Sequence[Run], scale: str) -> Page:
         """The page of finished runs of one scale. Raises UserError if they are not one experiment."""
