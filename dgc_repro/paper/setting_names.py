@@ -97,7 +97,8 @@ def named(runs: Sequence[Run]) -> Named:
                 shown[place].append(key)
             elif len(of_all[owner]) > 1:
                 hidden[key, owner] = own[place].get(key)
-    labels = _labels(keys)
+    in_words = [*(key for one in shown for key in one), *(key for key, _ in hidden)]
+    labels = _labels(list(dict.fromkeys(in_words)))
     names = [
         ", ".join([head, *(f"{labels[key]}={_text(key, one.get(key))}" for key in keys)])
         for head, one, keys in zip(heads, own, shown, strict=True)
