@@ -322,7 +322,7 @@ def _speed_figure(found: pd.DataFrame, rows: Mapping[str, Sequence[str]], captio
             lambda _, value: f"{value:.{3 if value >= 100 else 2}g}",
             lambda value: max(value, 1 / value) > 8, cmap="RdBu", norm=LogNorm(1 / 32, 32),
         )  # fmt: skip
-        drawn.append(panels.panel(title, heat, grid=""))
+        drawn.append(panels.panel(title, heat))
     most = max(map(len, rows.values()))
     title = "Modelled time to the target, with the model that was trained: times as fast as dense"
     return plot.figure(title, said, drawn, size=(3.8, 1.6 + 0.16 * most), legend=0)

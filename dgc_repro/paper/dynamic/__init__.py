@@ -24,4 +24,3 @@ LOOKS = {
     DYNAMIC_EF: Look("dynamic 4-16-bit + EF, stoch.", plot.BLUE, "^", "--"),
 }
 """The last two are ours: error feedback (EF) and stochastic rounding. The paper has no such rows."""
-LABELS = {row: look.label for row, look in LOOKS.items()}
