@@ -206,27 +206,3 @@ def _log(value: float) -> float:
 
 def _exp(value: float) -> float:
     return math.inf if value > 700 else math.exp(value)
-
-
-def seeds_needed(sd: float, margin: float, *, rows: int = 1, power: float = 0.8) -> int:
-    """Return the fewest seeds with which a row without an effect is shown to lie within ``margin`` with this
-    ``power``, as the first of ``rows`` rows that Holm's correction tests.
-
-    sd  standard deviation of a row's differences from its baseline: of two independent runs sqrt(2) times
-        that of one run, less where a common seed pairs them
-
-    The degrees of freedom are those of the row itself. What a prior adds makes the plan safer.
-    """
-    if not sd:
-        return 2
-    level = (1 - COVERAGE) / 2 / rows  # of each of the two one-sided tests
-    n = 2
-    while _power(n, sd, margin, level) < power:
-        n += 1
-    return n
-
-
-def _power(n: int, sd: float, margin: float, level: float) -> float:
-    """The chance, at a true mean of 0, that both one-sided tests at ``level`` reject."""
-    needed = special.stdtrit(n - 1, 1 - level)
-    return 1 - 2 * float(special.nctdtr(n - 1, margin * math.sqrt(n) / sd, needed))

@@ -86,7 +86,11 @@ def _slowest(shown: Shown) -> list[panels.Panel]:
         }
         drawn.append(panels.series(simulated, **points))
     y = "slowest of K (deviations of one worker)"
-    return [panels.panel("slowest of K workers", *drawn, x="workers K (log)", y=y, xticks="binary")]
+    return [
+        panels.panel(
+            "slowest of K workers", *drawn, x="workers K", y=y, log="x", xticks=list(theory)
+        )
+    ]
 
 
 TITLE = "Slowest of K workers"
