@@ -17,7 +17,7 @@ from dgc_repro.network.lab import MARK, Lab
 @functools.cache
 def _refusal() -> str | None:
     try:
-        with Lab([1e9], name="whether it can be"):
+        with Lab([1e9]):
             return None
     except UserError as error:
         return str(error)

@@ -194,7 +194,7 @@ def network_rows(width: int, repeats: int) -> list[Row]:
     """A row a link and case. Raises UserError where this machine can have no lab."""
     made: list[Row] = []
     for link, rate in RATES.items():
-        with Lab([rate] * PAIR, name="bench") as lab:
+        with Lab([rate] * PAIR) as lab:
             found = on_ranks(on_shaped_links, width, repeats, lab=lab)
         plain = found[PLAIN.key]["seconds"]
         for case in (PLAIN, *NETWORK_CASES):

@@ -1,6 +1,6 @@
 """A function that a few live ranks call together: gloo workers on loopback, or on the links of a lab.
 
-`on_ranks` starts the ranks as those of a run (launch/local.py, launch/netlab.py). Each calls the function
+`on_ranks` starts the ranks as those of a run (launch/local.py). Each calls the function
 with the same arguments, and rank 0's result comes back. Inside, ranks use torch.distributed.
 """
 
@@ -22,12 +22,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.kernel import native
 from dgc_repro.launch.local import FAILURE_FILE, FINISHED, Ranks, leave_line
-from dgc_repro.launch.netlab import LabRanks
 from dgc_repro.launch.parent import end_with_starter
 from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, use_loopback
 from dgc_repro.launch.torchrun import leave
 from dgc_repro.network.lab import Lab
-from dgc_repro.network.profile import Network
 
 PAIR = 2
 JOB, ANSWER = "job.pickle", "answer.pickle"
@@ -54,10 +52,7 @@ def on_ranks(
         job = (function, arguments, timeout_seconds, backend)
         (folder / JOB).write_bytes(pickle.dumps(job))
         with (folder / "log").open("w") as log:
-            if lab is None:
-                ranks = Ranks(folder, log, workers, hosted_store())
-            else:
-                ranks = LabRanks(lab, Network(f"{lab.rates[0]:.0f}bit"), folder, log)
+            ranks = Ranks(folder, log, workers, None if lab else hosted_store(), lab)
             own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             ranks.run([sys.executable, "-m", "dgc_repro.bench.world", name], os.environ | own)
         if ranks.stopped_by is not None:

@@ -1,5 +1,5 @@
-"""Start the ranks of a run on this machine and wait for them: a process for each worker of ``launch=local``.
-A simulated run takes place in this process.
+"""Start the ranks of a run on this machine and wait for them: a process for each worker, of ``launch=netlab``
+in a network namespace of its own. A simulated run takes place in this process.
 
 Ctrl-C, SIGTERM and SIGHUP reach this process alone (each rank has a session of its own) and are passed on as
 SIGTERM: the ranks agree on a step, write a checkpoint and end. Why torch's `elastic_launch` is not used:
@@ -9,6 +9,7 @@ docs/architecture.md, "When a rank is lost".
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import os
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -26,10 +27,14 @@ from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.environment import threads, threads_of_worker
 from dgc_repro.launch.parent import STARTED_BY
 
+if TYPE_CHECKING:
+    from dgc_repro.network.lab import Lab
+
 FINISHED, FAILED, USER_ERROR, STOPPED, DISK_FULL = 0, 1, 2, 3, 4  # exit codes of a rank
 ERROR_FILE, FAILURE_FILE = "error.txt", "failure.txt"  # the line of a user's error, of another one
 LOG_FILE, LOCK_FILE = "launch.log", "lock"
 HAS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True" where torchrun or our launcher hosts the store
+LAB_PORT = 29500  # of the store on worker 0: in a namespace of its own all ports are free
 POLL_SECONDS = 0.05
 STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
 KILL_AFTER_SECONDS = 15.0  # what the other ranks have to say why and to end, once a rank has failed
@@ -67,36 +72,52 @@ def say_stopping() -> None:
 
 
 class Ranks:
-    """The processes of a run. A subclass starts them elsewhere (launch/netlab.py)."""
+    """The processes of a run."""
 
-    def __init__(self, folder: Path, log: TextIO, workers: int, store: Any = None) -> None:
-        """``store``: a TCPStore for the rendezvous; None where rank 0 hosts it or none is needed."""
+    def __init__(
+        self, folder: Path, log: TextIO, workers: int, store: Any = None, lab: Lab | None = None
+    ) -> None:
+        """``store``: a TCPStore for the rendezvous; ``lab``: where the ranks are, and rank 0 hosts the store.
+        Neither: a single process."""
         self.folder = folder
         self.log = log
         self.workers = workers
         self.store = store
+        self.lab = lab
         self.processes: list[subprocess.Popen[bytes]] = []
         self.stopped_by: int | None = None
         self.num_stops = 0
         self.kill_at = math.inf
         self.failed: tuple[int, int] | None = None  # the rank that failed first, its exit code
 
-    def popen(
-        self, rank: int, command: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
-        """Start one rank."""
+    def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         place = {STARTED_BY: str(os.getpid())}
-        if self.store is not None:
-            place |= rank_variables(rank, self.workers, "127.0.0.1", self.store.port)
-            place[HAS_STORE] = "True"
-        return subprocess.Popen(
-            command, env={**environment, **place}, stderr=self.log, start_new_session=True
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+        if self.lab is not None:
+            popen = functools.partial(self.lab.popen, rank)
+        if self.lab is not None or self.store is not None:  # as torchrun does for one machine
+            place |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+            place |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.workers))
+            place["MASTER_ADDR"] = self.lab.address(0) if self.lab else "127.0.0.1"
+            place["MASTER_PORT"] = str(LAB_PORT if self.lab else self.store.port)
+            place[HAS_STORE] = str(self.lab is None)
+        self.processes.append(
+            popen(
+                command,
+                env={**environment, **place},
+                stdin=subprocess.DEVNULL,
+                stderr=self.log,
+                start_new_session=True,
+            )
         )
 
-    def poll(self) -> bool:
-        """Wait a moment; whether the run can go on."""
-        time.sleep(POLL_SECONDS)
-        return True
+    def _links_are_whole(self) -> bool:
+        """Whether no namespace of the lab is lost; `FAILURE_FILE` says which."""
+        if self.lab is None or (lost := self.lab.lost()) is None:
+            return True
+        reason = f"the process that held the namespace of {lost} was ended"
+        leave_line(self.folder / FAILURE_FILE, f"the lab has lost links: {reason}")
+        return False
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start all ranks and wait until all have ended. A stop signal goes to all of them; after it our
@@ -105,7 +126,7 @@ class Ranks:
         try:
             for rank in range(self.workers):
                 if not self.num_stops:
-                    self.processes.append(self.popen(rank, command, environment))
+                    self._start(rank, command, environment)
             if self.num_stops:  # perhaps between a start and its entry in the list
                 self._signal(signal.SIGTERM)
             self._wait()
@@ -148,7 +169,8 @@ class Ranks:
         """Until all have ended. Once one has failed the others get SIGTERM, and SIGKILL where they hang."""
         is_ending = False
         while any(process.poll() is None for process in self.processes):
-            can_go_on = self.poll()
+            time.sleep(POLL_SECONDS)
+            can_go_on = self._links_are_whole()
             self.failed = self.failed or (self._failure() if can_go_on else None)
             if not is_ending and (self.failed or not can_go_on):
                 is_ending = True
@@ -170,34 +192,30 @@ class Ranks:
             process.send_signal(number)  # which does nothing where it has ended
 
 
-def execute(
-    config: Mapping[str, Any],
-    folder: Path,
-    ranks: Callable[[Path, TextIO], Ranks] | None = None,
-    *,
-    apart: bool = False,
-) -> None:
-    """Run to the end. ``ranks``: makes those that are started elsewhere, from folder and log; ``apart``: a
-    simulated run gets a process of its own.
+def execute(config: Mapping[str, Any], folder: Path, *, apart: bool = False) -> None:
+    """Run to the end. ``apart``: a simulated run gets a process of its own.
 
     Raises UserError, RunFailed or RunStopped."""
     launch = config["launch"]
-    if launch["kind"] == "simulated" and not apart:
+    kind, workers = launch["kind"], launch["workers"]
+    if kind == "simulated" and not apart:
         _simulate(config, folder)
         return
     number = str(threads_of_worker(launch))  # joblib sets MKL's, which torch prefers
     own = {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "PYTHONUNBUFFERED": "1"}
-    with held(folder) as log:
-        if ranks is not None:
-            started = ranks(folder, log)
-        elif launch["kind"] == "simulated":
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(held(folder))
+        if kind == "simulated":
             started = Ranks(folder, log, 1)
+        elif kind == "netlab":
+            from dgc_repro.launch.netlab import lab_of
+
+            started = Ranks(folder, log, workers, lab=stack.enter_context(lab_of(config)))
         else:  # the store is in this process: when rank 0 is killed, the others can still report
             from dgc_repro.launch.rendezvous import hosted_store
 
-            started = Ranks(folder, log, launch["workers"], hosted_store())
-        command = [sys.executable, "-m", "dgc_repro", "worker", str(folder)]
-        started.run(command, os.environ | own)
+            started = Ranks(folder, log, workers, hosted_store())
+        started.run([sys.executable, "-m", "dgc_repro", "worker", str(folder)], os.environ | own)
     codes = {process.returncode for process in started.processes}
     stopped_by = started.stopped_by
     if STOPPED in codes and codes <= {FINISHED, STOPPED}:
@@ -240,18 +258,6 @@ def _errors_into(log: TextIO) -> Iterator[None]:
             sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def rank_variables(rank: int, workers: int, address: str, port: int) -> dict[str, str]:
-    """The variables that torchrun sets for a rank of one machine."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(workers),
-        "LOCAL_WORLD_SIZE": str(workers),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
 
 
 @contextlib.contextmanager

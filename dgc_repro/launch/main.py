@@ -41,7 +41,7 @@ COMMANDS = {
     "recommend": "dgc_repro.predict.recommend:recommend",
     "calibrate": "dgc_repro.predict.calibrate:calibrate",
     "selfcheck": "dgc_repro.selfcheck.command:selfcheck",
-    "netlab": "dgc_repro.launch.netlab:command",
+    "netlab": "dgc_repro.network.lab:command",
     "new-paper": "dgc_repro.launch.new_paper:new_paper",
     "wandb": "dgc_repro.launch.mirror:command",
 }
@@ -78,7 +78,7 @@ def dispatch(execute: Execute | None = None) -> None:
         pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
     if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])):
-        from dgc_repro.launch.slurm_job import SUBMITTED
+        from dgc_repro.launch.parent import SUBMITTED
 
         if sys.argv[1] != SUBMITTED:
             raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")

@@ -15,6 +15,8 @@ from pathlib import Path
 OWN_TARGETS = "DGC_REPRO_TARGETS"
 """Environment variable with the components outside this package that a command line names. Ranks import no
 others: the config in a run folder is data."""
+SUBMITTED = "submitted"
+"""``python -m dgc_repro submitted <run folder>``, as a rank, trains what the folder's config says."""
 STARTED_BY = "DGC_REPRO_STARTED_BY"  # process id of the launcher, for its ranks
 AUTOGROUP = Path("/proc/self/autogroup")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -1,5 +1,5 @@
 """What the ranks of a run say to each other beside training: where they meet, whether they are alike, and,
-when a collective has failed, which of them is missing.
+when a collective has failed, where each of them is.
 
 They use torch's TCPStore: that of the launcher (ours or torchrun's agent), else one in rank 0's process. A
 store listens at the address that the ranks use and at no other: it has no authentication, and torch's own
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import faulthandler
 import hashlib
 import json
 import os
@@ -20,9 +19,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,49 +41,62 @@ START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a conf
 LOOK_EVERY_SECONDS = 0.05
 PATIENCE_SECONDS = 5.0  # for others to read from a store in this process
 ANSWER_SECONDS = 5.0  # that a rank has to say where it is
-FOR_EVER = datetime.timedelta(days=1000)
 CLOCK_SECONDS = 10.0
 """How far the clock of a node may be from rank 0's. Time stamps of a record come from the node of rank 0,
 which may be another one after a restart, and torch's c10d rendezvous takes a node for dead when its last
 heartbeat looks 15 s old."""
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_LETTERS = 300  # of an error's line
-_REFUSED, _INSTRUCTIONS, _REPORT = "refused", "instructions", "report"
+NO_ANSWER = "does not answer: killed, stopped, cut off or busy"
+OWN = "error: "  # how a rank begins that has failed by itself
+_REFUSED, _INSTRUCTIONS, _FAILED = "refused", "instructions", "failed"
 
 
 class Rendezvous:
-    """A store that all ranks share. ``start_seconds``: how long a rank waits for the others."""
+    """A store that all ranks share. ``start_seconds``: how long a rank waits for the others; ``where``: says
+    the step of this rank (from 1; 0: before the first) and the collective for which it waits."""
 
     def __init__(self, start_seconds: float = START_SECONDS) -> None:
         """Connect; torchrun's environment variables give rank, size and address. Raises UserError."""
         self.start_seconds = start_seconds
+        self.where: Callable[[], tuple[int, str]] = lambda: (0, "")
+        self.several_nodes = False  # until `agree` has seen them
         self.arguments = sys.argv[1:]  # as given to this rank: Hydra and rank 0 change them later
         names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
         try:
             self.rank, self.size, port = (int(os.environ[name]) for name in names)
-            self.place = f"{os.environ['MASTER_ADDR']}:{port}"
+            host = os.environ["MASTER_ADDR"]
         except (KeyError, ValueError) as error:
             raise UserError(
                 f"{', '.join(names)}, MASTER_ADDR: {error}; torchrun sets them, by hand set all of them"
             ) from error
+        self.place = f"{host}:{port}"
         is_of_agent = os.environ.get(HAS_STORE) == "True"
         if self.rank == 0 and not is_of_agent:
-            store = hosted_store(os.environ["MASTER_ADDR"], port, start_seconds)
+            store = hosted_store(host, port, start_seconds)
         else:
-            store = self._connected(os.environ["MASTER_ADDR"], port)
+            store = self._connected(host, port)
         # A store of an agent outlives a start; each agent counts restarts for itself (`refuse_restarts`).
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_of_agent else "0"
         self.store = PrefixStore(f"dgc_repro/{attempt}", store)
 
-    def gather(self, what: str, said: str = "", seconds: float | None = None) -> list[str]:
-        """What each rank ``said``, once all have called this with the same ``what``. Raises UserError naming
-        those who have not within ``start_seconds``, or with what another rank has refused."""
+    def gather(
+        self,
+        what: str,
+        said: str = "",
+        *,
+        of: Sequence[int] | None = None,
+        seconds: float | None = None,
+    ) -> list[str]:
+        """What each rank (or each ``of`` these) ``said``, once all have called this with the same ``what``.
+        Raises UserError naming those who have not within ``start_seconds``, or with what another rank has
+        refused."""
         seconds = self.start_seconds if seconds is None else seconds
-        keys = [f"{what}/{rank}" for rank in range(self.size)]
-        missing = list(range(self.size))
+        keys = {rank: f"{what}/{rank}" for rank in (range(self.size) if of is None else of)}
+        missing = list(keys)
         until = time.monotonic() + seconds
-        with self._answering():
-            self.store.set(keys[self.rank], said)
+        try:
+            self.store.set(f"{what}/{self.rank}", said)
             while missing := [rank for rank in missing if not self.store.check([keys[rank]])]:
                 if self.store.check([_REFUSED]):
                     raise UserError(self.store.get(_REFUSED).decode())
@@ -94,23 +106,25 @@ class Rendezvous:
                         f"look whether each was started and can reach {self.place}, or wait longer"
                     )
                 time.sleep(LOOK_EVERY_SECONDS)
-            return [text.decode() for text in self.store.multi_get(keys)]
+            return [text.decode() for text in self.store.multi_get(list(keys.values()))]
+        except dist.DistError as error:
+            raise UserError(
+                f"{KEY}: rank {self.rank} got no answer from the rendezvous at {self.place}, which rank 0 or "
+                "its launcher hosts; see what rank 0 said"
+            ) from error
 
     def refuse(self, message: str) -> None:
-        """This rank ends with a user's error: so do those that wait for it, now or later."""
+        """End this rank with a user's error: so do those that wait for it, now or later."""
         with contextlib.suppress(dist.DistError):
             self.store.set(_REFUSED, message)
 
     def send_instructions(self, text: str) -> None:
         """As rank 0: what `receive_instructions` returns on the others."""
-        self.store.set(_INSTRUCTIONS, text)
+        self.store.set(f"{_INSTRUCTIONS}/0", text)
 
     def receive_instructions(self) -> str:
         """What rank 0 has sent. Raises UserError if it does not within ``start_seconds``."""
-        patience = datetime.timedelta(seconds=self.start_seconds)
-        with self._answering():
-            self.store.wait([_INSTRUCTIONS], patience)
-            return str(self.store.get(_INSTRUCTIONS).decode())
+        return self.gather(_INSTRUCTIONS, of=[0])[0]
 
     def leave(self) -> None:
         """Call before this rank ends with an error of the user's: rank 0, which may host the store, waits a
@@ -118,11 +132,12 @@ class Rendezvous:
         with contextlib.suppress(UserError):
             self.gather("left", seconds=PATIENCE_SECONDS if self.rank == 0 else 0.0)
 
-    def agree(self, what: str, own: Mapping[str, str]) -> bool:
-        """Wait for all ranks, and compare their facts; whether they are on several nodes. All ranks call it
-        with the same ``what``. Raises UserError on all of them when a fact differs from rank 0's."""
+    def agree(self, what: str, own: Mapping[str, str]) -> None:
+        """Wait for all ranks, and compare their facts and clocks. All ranks call it with the same ``what``.
+        Raises UserError on all of them when a fact or the clock of one differs from rank 0's."""
         here = [platform.node(), os.environ.get("GROUP_RANK", "0")]
         said = [json.loads(text) for text in self.gather(what, json.dumps([here, own]))]
+        times = [float(text) for text in self.gather(f"{what}: clock", repr(time.time()))]
         (node, _), first = said[0]
         for rank, ((other_node, _), other) in enumerate(said):
             for name, value in first.items():
@@ -131,29 +146,53 @@ class Rendezvous:
                         f"{name}: rank 0 on {node} has {value or 'nothing'}, rank {rank} on {other_node} "
                         f"{other.get(name) or 'nothing'}; it has to be the same on all nodes"
                     )
-        return len({tuple(place) for place, _ in said}) > 1
-
-    def agree_on_time(self) -> None:
-        """Compare the clocks of all ranks, right after another wait has ended on all of them. Raises
-        UserError on all of them where one is more than `CLOCK_SECONDS` from rank 0's."""
-        times = [float(text) for text in self.gather("clock", repr(time.time()))]
-        for rank, seconds in enumerate(times):
-            if abs(seconds - times[0]) > CLOCK_SECONDS:
+            if abs(late := times[rank] - times[0]) > CLOCK_SECONDS:
                 raise UserError(
-                    f"clock: rank {rank} is {seconds - times[0]:+.0f} s from rank 0, at most "
-                    f"{CLOCK_SECONDS:g} s are allowed; synchronize the clocks of the nodes (chrony, NTP)"
+                    f"clock: rank {rank} is {late:+.0f} s from rank 0, at most {CLOCK_SECONDS:g} s are "
+                    "allowed; synchronize the clocks of the nodes (chrony, NTP)"
                 )
+        self.several_nodes = len({tuple(place) for place, _ in said}) > 1
+
+    def failed(self, error: BaseException, timeout_seconds: float) -> str:
+        """The line for a run that ends with this error on this rank.
+
+        Where a collective has failed, it has failed on all ranks, and each says where it is. A rank that says
+        nothing within 5 s is dead, stopped, cut off, or busy elsewhere."""
+        step, asked = self.where()
+        at = f"of step {step}" if step else "before the first step"
+        is_users = isinstance(error, UserError)
+        broken = None if is_users else failed_collective(error)
+        if broken is None:
+            own = f"{OWN}{error if is_users else one_line(error)} (rank {self.rank}, step {step})"
+        else:
+            own = f"the {broken[0] or asked or 'collective'} {at}"
+        said = {self.rank: own}
+        with contextlib.suppress(dist.DistError):  # the store lived in a rank that is gone
+            self.store.set(f"{_FAILED}/{self.rank}", own)
+            until = time.monotonic() + min(ANSWER_SECONDS, timeout_seconds)
+            while broken and len(said) < self.size and time.monotonic() < until:
+                for rank in set(range(self.size)) - said.keys():
+                    if self.store.check([f"{_FAILED}/{rank}"]):
+                        said[rank] = self.store.get(f"{_FAILED}/{rank}").decode()
+                time.sleep(LOOK_EVERY_SECONDS)
+        for text in said.values():
+            if text.startswith(OWN):  # a rank that ended by itself is why others do not come
+                return text.removeprefix(OWN)
+        assert broken is not None
+        details = f"launch.timeout_seconds={timeout_seconds:g}; torch says: {broken[1]}"
+        away = [rank for rank in range(self.size) if said.get(rank) != own]
+        if not away:
+            return f"all ranks came to {own} and it did not end: the network is cut or too slow ({details})"
+        places = ", ".join(f"rank {rank} {said.get(rank, NO_ANSWER)}" for rank in away)
+        return f"{ranks(away)} did not come to {own}: {places} ({details})"
 
     def _connected(self, host: str, port: int) -> Store:
         """The store that another process hosts."""
         found: list[Store] = []
-        failed: list[Exception] = []
 
         def connect() -> None:
-            try:
+            with contextlib.suppress(dist.DistError, ValueError):
                 found.append(_store(host, port, self.start_seconds))
-            except (dist.DistError, ValueError) as error:
-                failed.append(error)
 
         # In a thread: if another program listens there, torch waits without an end.
         thread = threading.Thread(target=connect, daemon=True)
@@ -164,19 +203,8 @@ class Rendezvous:
                 f"{KEY}: rank {self.rank} finds no rendezvous at MASTER_ADDR:MASTER_PORT = {host}:{port} "
                 f"within {self.start_seconds:g} s; start rank 0 too, or mend the address (another program "
                 "may use this port)"
-            ) from (failed[0] if failed else None)
+            )
         return found[0]
-
-    @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Raise UserError where the process of the store has ended, or time is up."""
-        try:
-            yield
-        except dist.DistError as error:
-            raise UserError(
-                f"{KEY}: rank {self.rank} got no answer from the rendezvous at {self.place}, which rank 0 or "
-                f"its launcher hosts, within {self.start_seconds:g} s; see what rank 0 said"
-            ) from error
 
 
 def ranks(numbers: Sequence[int]) -> str:
@@ -259,91 +287,6 @@ def data_hash(splits: Splits | Text) -> str:
         for tensor in tensors:
             digest.update(tensor.cpu().contiguous().numpy().data)
     return f"{splits.label} ({digest.hexdigest()[:8]})"
-
-
-class HangReport:
-    """Report which ranks are missing and where they are, after a collective has failed and at no other time.
-
-    On each rank a thread sleeps until some rank asks for a report. It then says where its rank is, even while
-    the main thread hangs, and leaves the tracebacks of all threads in ``log``. A rank that is dead, stopped
-    or cut off does not answer. ``where``: the rank's step (from 1; 0: before the first) and the collective
-    for which it waits."""
-
-    def __init__(
-        self, store: Store, rank: int, size: int, timeout_seconds: float, log: TextIO | None = None
-    ) -> None:
-        self.where: Callable[[], tuple[int, str]] = lambda: (0, "")
-        self._store = store.clone()
-        self._listener_store = store.clone()  # a store serves one thread at a time
-        self._rank = rank
-        self._size = size
-        self._limit = f"launch.timeout_seconds={timeout_seconds:g}"
-        self._patience = min(ANSWER_SECONDS, timeout_seconds)
-        self._log = log
-        self._has_answered = threading.Lock()
-        threading.Thread(target=self._listen, name="hang report", daemon=True).start()
-
-    def failed(self, error: BaseException) -> str:
-        """The line for a run that ends with this error on this rank. May wait for others' answers."""
-        step, asked = self.where()
-        broken = failed_collective(error)
-        if broken is None:
-            line = f"{one_line(error)} (rank {self._rank}, step {step})"
-            self.leave(line)
-            return line
-        own = f"the {broken[0] or asked or 'collective'} {_at(step)}"
-        answers = self._ask_all(own)
-        for text in answers.values():
-            if text.startswith("error: "):  # a rank that ended by itself is why others do not come
-                return text.removeprefix("error: ")
-        away = {rank: text for rank, text in answers.items() if text != own}
-        details = f"{self._limit}; torch says: {broken[1]}"
-        if not away:
-            return (
-                f"all ranks came to {own} and it did not end: the network is cut, or slower than "
-                f"{self._limit} allows ({details})"
-            )
-        places = ", ".join(f"rank {rank} {text or NO_ANSWER}" for rank, text in away.items())
-        return f"{ranks(list(away))} did not come to {own}: {places} ({details})"
-
-    def leave(self, line: str) -> None:
-        """Record the error with which this rank ends by itself, so that no other waits for its answer."""
-        with contextlib.suppress(dist.DistError):
-            self._answer(self._store, f"error: {line}")
-
-    def _ask_all(self, own: str) -> dict[int, str]:
-        answers = dict.fromkeys(range(self._size), "")
-        with contextlib.suppress(dist.DistError):  # the store lived in a rank that is gone
-            self._answer(self._store, own)
-            self._store.set(_REPORT, "")
-            until = time.monotonic() + self._patience
-            while time.monotonic() < until and not all(answers.values()):
-                for rank in (rank for rank, text in answers.items() if not text):
-                    if self._store.check([f"{_REPORT}/{rank}"]):
-                        answers[rank] = self._store.get(f"{_REPORT}/{rank}").decode()
-                time.sleep(LOOK_EVERY_SECONDS)
-        return answers | {self._rank: own}
-
-    def _listen(self) -> None:
-        with contextlib.suppress(Exception):  # the store is gone, and with it the rank that asked
-            self._listener_store.wait([_REPORT], FOR_EVER)
-            step, asked = self.where()
-            busy = f"is between collectives of step {step} (tracebacks in launch.log)"
-            self._answer(self._listener_store, f"the {asked} {_at(step)}" if asked else busy)
-            if self._log is not None:
-                faulthandler.dump_traceback(self._log)
-
-    def _answer(self, store: Store, text: str) -> None:
-        """Only the first answer counts: a rank that loses its peers while it is asked was not missing."""
-        if self._has_answered.acquire(blocking=False):
-            store.set(f"{_REPORT}/{self._rank}", text)
-
-
-NO_ANSWER = "does not answer: killed, stopped or cut off"
-
-
-def _at(step: int) -> str:
-    return f"of step {step}" if step else "before the first step"
 
 
 def one_line(error: BaseException) -> str:

@@ -24,12 +24,11 @@ from dgc_repro.launch.identity import (
 )
 from dgc_repro.launch.local import RunHeld, execute, last_checkpoint
 from dgc_repro.launch.mirror import finished_before
-from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.overrides import key_of, known_keys
 from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.paths import is_group
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.sections import NETLAB, SLURM
+from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import scale_of
@@ -119,8 +118,6 @@ def complete(
     try:
         if train is not None:
             train(config, folder)
-        elif config["launch"]["kind"] == NETLAB:
-            execute_netlab(config, folder)
         else:
             execute(config, folder, apart=apart)
     except RunHeld:

@@ -33,8 +33,7 @@ from dgc_repro.launch.local import (
     raise_unless_finished,
     what_failed,
 )
-from dgc_repro.launch.parent import OWN_TARGETS
-from dgc_repro.launch.slurm_job import SUBMITTED
+from dgc_repro.launch.parent import OWN_TARGETS, SUBMITTED
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only ranks need it
     from dgc_repro.launch.rendezvous import Rendezvous

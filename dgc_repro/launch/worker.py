@@ -1,10 +1,8 @@
-"""One rank of a run, as the launcher starts it: ``python -m dgc_repro worker <run folder>``.
+"""One rank of a run, in every world: it reads the resolved config of a run folder and trains.
 
-Reads the folder's resolved config, so that nothing is composed twice. Simulated runs use the same
-entry in one plain process. The exit code is 0 for finished, 2 for an error the user can mend (its
-line is left in ``error.txt``), 3 for stopped by a signal, 4 for a full disk, on which no line may fit, 1 for
-everything else: ``failure.txt`` then
-says in a line what, and which rank did not come.
+Our launcher starts it as ``python -m dgc_repro worker <run folder>``. The exit code is 0 for finished, 2 for
+an error the user can mend (``error.txt`` has its line), 3 for stopped by a signal, 4 for a full disk, on
+which no line may fit, 1 for everything else: ``failure.txt`` has the line.
 """
 
 from __future__ import annotations
@@ -12,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import csv
 import datetime
+import faulthandler
 import json
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TextIO
@@ -50,10 +49,9 @@ from dgc_repro.launch.local import (
     leave_line,
     say_stopping,
 )
-from dgc_repro.launch.netlab import lab_facts, schedule_of
+from dgc_repro.launch.netlab import Schedule
 from dgc_repro.launch.parent import OWN_TARGETS, lower_session
 from dgc_repro.launch.rendezvous import (
-    HangReport,
     Rendezvous,
     data_hash,
     facts,
@@ -61,6 +59,7 @@ from dgc_repro.launch.rendezvous import (
     use_loopback,
 )
 from dgc_repro.launch.torchrun import leave
+from dgc_repro.network.lab import description
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.interface import FanOut, RunInfo, Sink
@@ -72,6 +71,7 @@ from dgc_repro.train.profile import profiled
 from dgc_repro.train.run import Run
 
 CPU_SECONDS = "time/cpu_seconds"
+RUNGS = {"label": "rung", "next_label": "next_rung"}  # columns of policy.csv
 
 
 class RankFailed(RuntimeError):
@@ -101,22 +101,19 @@ def run_worker(
             f"started as {started} ranks; python -m dgc_repro starts them, torchrun -m dgc_repro too"
         )
     if simulated:
-        return _train(config, folder, device, "simulated", rank, stop)
+        return _train(config, folder, device, "simulated", stop)
     if os.environ.get("LOCAL_WORLD_SIZE") == str(started):
         use_loopback()
-    start_seconds = float(launch["start_timeout_seconds"])
     if rendezvous is None:
-        rendezvous = Rendezvous(start_seconds)
+        rendezvous = Rendezvous(float(launch["start_timeout_seconds"]))
     else:  # torchrun by itself gives its ranks one thread each
-        rendezvous.start_seconds = start_seconds
+        rendezvous.start_seconds = float(launch["start_timeout_seconds"])
         torch.set_num_threads(environment.threads_of_worker(launch))
     own = facts(config, f"{device_type} with {backend}", rendezvous.arguments)
-    if several_nodes := rendezvous.agree("start", own):
-        rendezvous.agree_on_time()
+    rendezvous.agree("start", own)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = float(launch["timeout_seconds"])
-    hang_report = HangReport(rendezvous.store, rank, rendezvous.size, timeout, log)
     try:
         dist.init_process_group(
             backend,
@@ -125,17 +122,13 @@ def run_worker(
             world_size=rendezvous.size,
             timeout=datetime.timedelta(seconds=timeout),
         )
-
-        def ready(splits: Splits | Text) -> None:
-            rendezvous.agree("data", {"dataset": data_hash(splits)} if several_nodes else {})
-
-        return _train(config, folder, device, backend, rank, stop, ready, hang_report)
-    except UserError as error:
-        rendezvous.refuse(str(error))
-        hang_report.leave(str(error))
-        raise
+        return _train(config, folder, device, backend, stop, rendezvous, log)
     except Exception as error:
-        raise RankFailed(hang_report.failed(error)) from error
+        line = rendezvous.failed(error, timeout)
+        if isinstance(error, UserError):
+            rendezvous.refuse(str(error))
+            raise
+        raise RankFailed(line) from error
 
 
 def work(
@@ -146,12 +139,6 @@ def work(
 ) -> tuple[int, bool]:
     """`run_worker` with its errors as an exit code, left in the folder and in the log; and whether this
     rank was the first to say why the run failed."""
-
-    def leave_in_log(text: str) -> None:
-        # The disk may be full, and a buffer would try again at the end.
-        with contextlib.suppress(OSError):
-            os.write(log.fileno(), text.encode())
-
     try:
         return run_worker(folder, rendezvous, stop, log), False
     except UserError as error:
@@ -159,14 +146,16 @@ def work(
             (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
         if rendezvous is not None:
             rendezvous.refuse(str(error))
-        leave_in_log(f"error: {error}\n")
-        return USER_ERROR, False
+        code, traced, is_first = USER_ERROR, f"error: {error}\n", False
     except Exception as error:
         cause = error.__cause__ if isinstance(error, RankFailed) else error
-        leave_in_log("".join(traceback.format_exception(cause)))
-        line = str(error) if isinstance(error, RankFailed) else one_line(error)
+        traced = "".join(traceback.format_exception(cause))
         code = DISK_FULL if full_disk(cause, folder) else FAILED
-        return code, leave_line(folder / FAILURE_FILE, line)
+        line = str(error) if isinstance(error, RankFailed) else one_line(error)
+        is_first = leave_line(folder / FAILURE_FILE, line)
+    with contextlib.suppress(OSError):  # a full disk; a buffer would try again at the end
+        os.write(log.fileno(), traced.encode())
+    return code, is_first
 
 
 def _train(
@@ -174,19 +163,30 @@ def _train(
     folder: Path,
     device: torch.device,
     backend: str,
-    rank: int,
     stop: StopSignals,
-    ready: Callable[[Splits | Text], None] = lambda _: None,
-    hang_report: HangReport | None = None,
+    rendezvous: Rendezvous | None = None,
+    log: TextIO | None = None,
 ) -> int:
+    """``rendezvous``: of ranks that are processes; ``log``: for the traceback of a rank that hangs when it is
+    sent SIGTERM."""
+
+    def ready(splits: Splits | Text) -> None:
+        if rendezvous is not None:
+            several = rendezvous.several_nodes
+            rendezvous.agree("data", {"dataset": data_hash(splits)} if several else {})
+
     cpu_seconds = sum(os.times()[:4])
     native.library()  # built now if it is not in the cache: no step's time pays for it
     run = build_run(config, device, ready)
     run.cpu_seconds_at_start = cpu_seconds
-    if hang_report is not None:
-        hang_report.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
+    rank = 0
     stop.on(run)
+    if rendezvous is not None:
+        rank = rendezvous.rank
+        rendezvous.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
+        faulthandler.register(signal.SIGTERM, log or sys.stderr, all_threads=False, chain=True)
     own_hash = folder.name.rpartition("-")[2]
+    progress = run.progress
     notes = [*run.notes, *checkpoint.load(run, folder, own_hash)]
     if device.type == "cpu" and native.library() is None:
         notes.append(
@@ -194,20 +194,20 @@ def _train(
         )
     if run.settings.profile:
         notes.append("profiling: each rank leaves trace-<rank>.json.gz and profile-<rank>.txt")
-    facts, said = lab_facts()
-    notes += said
-    if run.progress.step == 0 and config["train"]["resume_from"]:
-        notes += checkpoint.load(run, Path(config["train"]["resume_from"]), None)
-        if run.progress.step == 0:
-            raise UserError(f"train.resume_from: no checkpoint in {config['train']['resume_from']}")
+    source = config["train"]["resume_from"]
+    if progress.step == 0 and source:
+        notes += checkpoint.load(run, Path(source), None)
+        if progress.step == 0:
+            raise UserError(f"train.resume_from: no checkpoint in {source}")
     here = environment.describe(device, backend, run.link.wire.world_size, run.splits.label)
-    here |= {"network": facts} if facts else {}
-    sink = make_sink(config) if rank == 0 else FanOut([])
+    if lab := description():
+        notes += lab["notes"]
+        here["network"] = lab["facts"]
     if rank == 0:
-        if run.progress.step:
-            here |= _continued(folder / "environment.json", run.progress.step)
+        if progress.step:
+            here |= _continued(folder / "environment.json", progress.step)
         write_json(folder / "environment.json", here)
-    progress = run.progress
+    sink = make_sink(config) if rank == 0 else FanOut([])
     info = RunInfo(
         folder=folder,
         name=folder.name,
@@ -224,7 +224,7 @@ def _train(
             sink.note(note)
         if progress.step:
             sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
-        rates = schedule_of(config, run.link.wire.barrier, run.meter)
+        rates = Schedule(config, rank, run.link.wire.barrier, run.meter)
         rates.before(progress.step, first=True)
         with profiled(run, folder) as traced:
 
@@ -244,6 +244,7 @@ def _train(
         sink.finish(summary)
     finally:
         sink.close()
+        faulthandler.unregister(signal.SIGTERM)
         if run.stop_requested:
             signal.alarm(0)
     return FINISHED if finished else STOPPED
@@ -359,22 +360,15 @@ def _generalization(config: Mapping[str, Any], run: Run) -> dict[str, float]:
 def _write_trace(path: Path, run: Run) -> None:
     """The policy's trace as a table, rungs in words beside their numbers: by ``epoch``, or by ``step`` where
     it decides within epochs."""
-    trace = run.progress.policy.get("trace", [])
-    if not trace:
-        return
     rows = [
-        {
-            **entry,
-            "label": label(run.policy, entry["rung"]),
-            "next_label": label(run.policy, entry["next_rung"]),
-        }
-        for entry in trace
+        entry | {word: label(run.policy, entry[rung]) for word, rung in RUNGS.items()}
+        for entry in run.progress.policy.get("trace", [])
     ]
-    columns = list(
-        dict.fromkeys(key for row in rows for key in row)
-    )  # entries may differ in theirs
+    if not rows:
+        return
+    columns = dict.fromkeys(key for row in rows for key in row)  # entries may differ in theirs
     with writing(path), path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
+        writer = csv.DictWriter(file, fieldnames=list(columns), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

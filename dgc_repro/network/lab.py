@@ -1,26 +1,25 @@
 """A lab of shaped links on one machine: a network namespace a worker, joined by a bridge.
 
 Each worker has an interface ``eth0``; its other end is a port of a bridge in a namespace of its own.
-``tc tbf`` shapes both directions: ``eth0`` what a worker sends, the port what it is sent. Traffic has
-nowhere else to go: the namespaces have no route out, and nothing of the lab is in the machine's own.
+``tc tbf`` shapes both directions: ``eth0`` what a worker sends, the port what it is sent. The namespaces
+have no route out, and nothing of the lab is in the machine's own.
 
-A namespace lives as long as a process is in it. Each one here is held by a shell that waits for its
-standard input to close, which happens when the process that made the lab is gone, however it ended (the
-bridge waits for the workers too): so nothing stays behind. All processes of a lab carry its id
-(hash of its name, process id of its owner, that process's start, the pid namespace in which that is its
-id) in their environment; `clean` finds by it what is left of labs whose owner is gone. The same works for
-root and, through a user namespace, for others where the system allows that.
+A shell holds each namespace and waits for its standard input to close, which happens when the process that
+made the lab is gone, however it ended (the bridge waits for the workers too). All processes of a lab carry
+its id (process id and start of its owner, the pid namespace of that id) in their environment; `clean` finds
+by it what is left of labs whose owner is gone. Users other than root get a user namespace around the lab,
+where the system allows that.
 
-What is exact: rates (tbf charges every packet, headers of each included) and that they are each worker's
-own. What is not: all workers share this machine's cores, so that a rate above what they can carry is
-not reached; latency and loss need netem in the kernel.
+Rates are exact (tbf charges every packet, its headers included), and each worker has its own. All workers
+share this machine's cores, so that a rate above what they can carry is not reached. Latency and loss need
+netem in the kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -28,77 +27,146 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from dgc_repro.errors import UserError
-from dgc_repro.network import counters
-from dgc_repro.network.counters import Counters
 
 LOWEST, HIGHEST = 10e6, 10e9  # bits a second
 PACKET_BYTES = 1514  # Ethernet, MTU 1500
 MOST_AT_ONCE = 43  # packets: 64 kB
-MARK = "DGC_REPRO_LAB"  # the variable in the environment of all processes of a lab
+MARK = "DGC_REPRO_LAB"  # the id of the lab, in the environment of all its processes
+DESCRIPTION = "DGC_REPRO_LAB_DESCRIPTION"  # in that of its workers: see `description`
 CONGESTION = "cubic"
 END_SECONDS = 5.0  # for what `clean` has killed
 NOWHERE = "192.0.2.1/32"  # an address that nobody has (RFC 5737)
 TO_MODEL = "or get a number from the model: python -m dgc_repro recommend"
+_MADE = "launch.kind: the lab could not be made: "
 _HOLD = "echo; while read -r _; do :; done"
-_NEEDED = {
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-    "setpriv": "util-linux",
-}
+_TOOLS = {"ip": "iproute2", "tc": "iproute2"} | dict.fromkeys(
+    ("unshare", "nsenter", "setpriv"), "util-linux"
+)
 _numbers = itertools.count()
 
 
-class Lab:
-    """Shaped links between ``len(rates)`` workers, until `close` or the end of ``with``.
+class Links:
+    """The links of a lab, for a process that may change their rates: its owner or one of its workers.
 
-    ``rates``: bits a second, one a worker, each way; ``latency``: seconds one way (a kernel without
-    netem adds none, see ``notes``); ``loss``: share of packets; ``name``: whose lab it is.
-    Raises UserError where this machine, or this user, cannot have a lab; ValueError that begins with
-    the argument's name for a bad value.
-    """
+    ``pids``: of the processes that hold the namespaces, the bridge's first; ``rates``: bits a second, one a
+    worker, each way; ``latency``: seconds one way; ``loss``: share of packets; ``enter``: more options of
+    nsenter. Raises ValueError that begins with the argument's name for a bad rate."""
 
     interface = "eth0"
 
     def __init__(
-        self, rates: Sequence[float], latency: float = 0.0, loss: float = 0.0, name: str = ""
+        self,
+        pids: Sequence[int],
+        rates: Sequence[float],
+        latency: float,
+        loss: float,
+        enter: Sequence[str] = (),
     ) -> None:
+        self.pids = list(pids)
         self.rates = check_rates("rate", rates)
-        self.notes: list[str] = []
-        digest = hashlib.sha256(f"{name} {next(_numbers)}".encode()).hexdigest()[:8]
-        me = os.getpid()
-        self.id = f"dgc-{digest}-{me}-{_started(me)}-{_pid_namespace()}"
-        self._holders: list[subprocess.Popen[bytes]] = []
-        self._started: list[subprocess.Popen[Any]] = []
+        self.latency = latency
+        self.loss = loss
+        self.enter = enter
         self._queues = [2] * len(self.rates)  # handles of tbf, by worker
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Change the rates: the links are then those of a lab made with these rates, pieces and buckets
+        included. Open connections go on. Where a bucket gets smaller, packets that wait are dropped (TCP
+        sends them again): larger than the bucket, they could never pass."""
+        rates = check_rates("rate", rates)
+        if len(rates) != len(self.rates):
+            raise ValueError(f"rates: one for each of {len(self.rates)} workers, got {len(rates)}")
+        before, self.rates = self.rates, rates
+        self._shape(before)
+
+    def _shape(self, before: Sequence[float] | None = None) -> None:
+        """Set the rates on both ends of every cable; pieces, latency and loss where a worker sends.
+        ``before``: the rates until now, where there were some."""
+        verb = "add" if before is None else "change"
+        ports = []
+        for rank, rate in enumerate(self.rates):
+            # A connection looks its route up again, and with it the size of pieces, once any has changed.
+            pieces = f"link set {self.interface} gso_max_segs {packets_at_once(rate)}"
+            forget = [f"route {action} blackhole {NOWHERE}" for action in ("add", "del")]
+            self._batch(rank + 1, "ip", [pieces, *forget])
+            burst, limit = bucket(rate)
+            shape = verb
+            if before is not None and burst < bucket(before[rank])[0]:
+                shape = "replace"  # by a new queue: a handle of its own makes it one
+                self._queues[rank] = 2 + (self._queues[rank] == 2)
+            tbf = f"handle {self._queues[rank]}: tbf rate {round(rate)}bit burst {burst} limit {limit}"
+            lines, parent = [], "root"
+            if self.latency or self.loss:  # netem's own queue holds all packets under way
+                under_way = 1000 + int(2 * rate * self.latency / 8 / PACKET_BYTES)
+                delay = f" delay {round(self.latency * 1e6)}us" if self.latency else ""
+                lost = f" loss {100 * self.loss:g}%" if self.loss else ""
+                netem = f"root handle 1: netem limit {under_way}{delay}{lost}"
+                lines, parent = [f"qdisc {verb} dev {self.interface} {netem}"], "parent 1:1"
+            self._batch(
+                rank + 1, "tc", [*lines, f"qdisc {shape} dev {self.interface} {parent} {tbf}"]
+            )
+            ports.append(f"qdisc {shape} dev port{rank} root {tbf}")
+        self._batch(0, "tc", ports)
+
+    def _inside(self, index: int, *, net: bool = True) -> list[str]:
+        """The beginning of a command that runs in a namespace; 0 is the bridge's."""
+        into = [*self.enter, *(["--net"] if net else [])]
+        return ["nsenter", "--target", str(self.pids[index]), *into, "--"]
+
+    def _batch(self, index: int, tool: str, lines: Sequence[str]) -> None:
+        """Give ``ip`` or ``tc`` lines in a namespace. Raises UserError with the tool's own words."""
+        done = self._run(index, [tool, "-batch", "-"], "\n".join(lines) + "\n")
+        if done.returncode:
+            told = re.search(r"^Command failed .*:(\d+)\s*$", done.stderr, re.MULTILINE)
+            line = lines[min(int(told[1]) if told else 1, len(lines)) - 1]
+            raise UserError(
+                f"{_MADE}{tool} said {first_line(done.stderr)!r} to {line!r}; {TO_MODEL}"
+            )
+
+    def _run(
+        self, index: int, command: Sequence[str], text: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        whole = [*self._inside(index), *command]
+        return subprocess.run(whole, input=text, capture_output=True, text=True, check=False)
+
+
+class Lab(Links):
+    """Shaped links between ``len(rates)`` workers, until `close` or the end of ``with``.
+
+    A kernel without netem adds no latency, see ``notes``. Raises UserError where this machine, or this
+    user, cannot have a lab; ValueError that begins with the argument's name for a bad value.
+    """
+
+    def __init__(self, rates: Sequence[float], latency: float = 0.0, loss: float = 0.0) -> None:
+        super().__init__([], rates, latency, loss)
+        self.notes: list[str] = []
         self._owner = os.getpid()
-        for tool, package in _NEEDED.items():
+        owner = f"{self._owner}-{_started(self._owner)}-{_pid_namespace()}"
+        self.id = f"dgc-{next(_numbers)}-{owner}"
+        self._holders: list[subprocess.Popen[bytes]] = []
+        self._workers: list[subprocess.Popen[Any]] = []
+        for tool, package in _TOOLS.items():
             if shutil.which(tool) is None:
                 raise UserError(
                     f"launch.kind: a lab needs `{tool}`, which is not here; install {package}, {TO_MODEL}"
                 )
-        self._user_namespace = _needs_user_namespace()
+        if _needs_user_namespace():
+            self.enter = ("--user", "--preserve-credentials")
         try:
-            self._hold("bridge")
-            for rank in range(len(self.rates)):
-                self._hold(f"worker{rank}")
+            for _ in range(1 + len(self.rates)):
+                self._hold()
             self._wire()
-            self.latency, self.loss = self._delays(latency, loss)
+            self._check_netem()
             self._shape()
             self.congestion = self._route()
-        except OSError as error:  # no more processes, open files, pipes
+        except BaseException as error:
             self.close()
-            raise UserError(
-                f"launch.kind: the lab could not be made: {error.strerror}; {TO_MODEL}"
-            ) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):  # no more processes, open files, pipes
+                raise UserError(f"{_MADE}{error.strerror}; {TO_MODEL}") from error
             raise
 
     def __enter__(self) -> Self:
@@ -113,45 +181,30 @@ class Lab:
         return f"10.187.{host // 250}.{host % 250 + 1}"
 
     def popen(self, rank: int, command: Sequence[str], **settings: Any) -> subprocess.Popen[Any]:
-        """A process in a worker's namespace; ``settings`` as `subprocess.Popen` takes them.
+        """Start a process in a worker's namespace; ``settings`` as `subprocess.Popen` takes them.
 
         It is sent SIGTERM when the thread that started it ends, however it ended, and is killed by
         `close`.
         """
-        environment = settings.pop("env", None) or os.environ
+        environment = dict(settings.pop("env", None) or os.environ)
+        description = {"pids": self.pids, "facts": self.facts(), "notes": self.notes}
         bridge = self._holders[0].stdin
         assert bridge is not None
         process = subprocess.Popen(
-            [*self._prefix(rank + 1), "setpriv", "--pdeathsig", "TERM", "--", *command],
-            env=dict(environment) | {MARK: self.id},
-            # The bridge is held until the last of them has ended.
-            pass_fds=(*settings.pop("pass_fds", ()), bridge.fileno()),
+            [*self._inside(rank + 1), "setpriv", "--pdeathsig", "TERM", "--", *command],
+            env=environment
+            | {MARK: self.id, DESCRIPTION: json.dumps(description)}
+            | {"GLOO_SOCKET_IFNAME": self.interface},
+            pass_fds=[bridge.fileno()],  # the bridge is held until the last of them has ended
             **settings,
         )
-        self._started.append(process)
+        self._workers.append(process)
         return process
-
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Other rates from now on: the links are then as those of a lab made with these rates, its pieces
-        and buckets too, also for connections that are open, which go on. Where a bucket gets smaller,
-        packets that wait are dropped (TCP sends them again): larger than it, they could never pass."""
-        rates = check_rates("rate", rates)
-        if len(rates) != len(self.rates):
-            raise ValueError(f"rates: one for each of {len(self.rates)} workers, got {len(rates)}")
-        before, self.rates = self.rates, rates
-        self._shape(before)
-
-    def counters(self, rank: int) -> Counters:
-        """What a worker's interface has sent and received."""
-        return counters.read(self.interface, f"/proc/{self._holders[rank + 1].pid}/net/dev")
 
     def lost(self) -> str | None:
         """The namespace whose holder has ended, if there is one: the bridge's takes all links with it."""
-        titles = ["the bridge", *(f"worker {rank}" for rank in range(len(self.rates)))]
-        for title, holder in zip(titles, self._holders, strict=True):
-            if holder.poll() is not None:
-                return title
-        return None
+        ended = [index for index, one in enumerate(self._holders) if one.poll() is not None]
+        return (f"worker {ended[0] - 1}" if ended[0] else "the bridge") if ended else None
 
     def facts(self) -> dict[str, Any]:
         """What a record says of the lab."""
@@ -161,41 +214,39 @@ class Lab:
             "loss": self.loss,
             "congestion_control": self.congestion,
             "packets_at_once": [packets_at_once(rate) for rate in self.rates],
-            "as": "a user namespace" if self._user_namespace else "root",
+            "as": "a user namespace" if self.enter else "root",
         }
 
     def close(self) -> None:
         """End every process in the lab; its namespaces go with them. May be called twice."""
         if os.getpid() != self._owner:  # a fork's copy is not the lab
             return
-        for process in self._started:  # one that is just becoming another program shows no mark
+        for process in self._workers:  # one that is just becoming another program shows no mark
             if process.poll() is None:
                 process.kill()
-        self._started.clear()
+        self._workers.clear()
         for pid, found in _marked():
             if found == self.id:
                 _kill(pid)
         for holder in self._holders:
-            for stream in (holder.stdin, holder.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
+            for stream in filter(None, (holder.stdin, holder.stdout)):
+                with contextlib.suppress(OSError):
+                    stream.close()
             holder.kill()
             holder.wait()
         self._holders.clear()
 
     # How it is made.
 
-    def _hold(self, title: str) -> None:
-        """A process that holds a new namespace until its input closes."""
-        if self._user_namespace and not self._holders:
-            enter = ["unshare", "--user", "--map-root-user", "--net", "--"]
-        elif self._user_namespace:
-            enter = [*self._prefix(0, net=False), "unshare", "--net", "--"]
-        else:
-            enter = ["unshare", "--net", "--"]
+    def _hold(self) -> None:
+        """Start a process that holds a new namespace until its input closes."""
+        within, new = [], ["--net"]
+        if self.enter and self._holders:
+            within = self._inside(0, net=False)
+        elif self.enter:
+            new = ["--user", "--map-root-user", "--net"]
         holder = subprocess.Popen(
-            [*enter, "sh", "-c", _HOLD, f"{self.id}-{title}"],
+            [*within, "unshare", *new, "--", "sh", "-c", _HOLD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -203,40 +254,21 @@ class Lab:
             start_new_session=True,  # Ctrl-C is its owner's, who still has work to do in here
         )
         self._holders.append(holder)
+        self.pids.append(holder.pid)
         assert holder.stdout is not None
         assert holder.stderr is not None
         if holder.stdout.readline() != b"\n":  # it has not come into its namespace
             raise UserError(_not_allowed(holder.stderr.read().decode(errors="replace")))
         holder.stderr.close()
 
-    def _prefix(self, index: int, *, net: bool = True) -> list[str]:
-        user = ["--user", "--preserve-credentials"] if self._user_namespace else []
-        into = [*user, *(["--net"] if net else [])]
-        return ["nsenter", "--target", str(self._holders[index].pid), *into, "--"]
-
-    def _batch(self, index: int, tool: str, lines: Sequence[str]) -> None:
-        """Lines for ``ip`` or ``tc`` in a namespace. Raises UserError with the tool's own words."""
-        done = self._run(index, [tool, "-batch", "-"], "\n".join(lines) + "\n")
-        if done.returncode:
-            raise UserError(
-                f"launch.kind: the lab could not be made: {tool} said {in_one_line(done.stderr)!r} to "
-                f"{failed_line(done.stderr, lines)!r}; {TO_MODEL}"
-            )
-
-    def _run(
-        self, index: int, command: Sequence[str], text: str = ""
-    ) -> subprocess.CompletedProcess[str]:
-        whole = [*self._prefix(index), *command]
-        return subprocess.run(whole, input=text, capture_output=True, text=True, check=False)
-
     def _wire(self) -> None:
-        """A bridge, and a cable to each worker."""
-        # Without link-local addresses nobody says anything that was not asked for.
+        """Make a bridge, and a cable to each worker. Without link-local addresses nobody says anything that
+        was not asked for."""
         plug = ["link add br0 type bridge mcast_snooping 0"]
         plug += ["link set br0 addrgenmode none", "link set br0 up"]
-        for rank, holder in enumerate(self._holders[1:]):
+        for rank, pid in enumerate(self.pids[1:]):
             plug += [
-                f"link add port{rank} type veth peer name {self.interface} netns {holder.pid}",
+                f"link add port{rank} type veth peer name {self.interface} netns {pid}",
                 f"link set port{rank} addrgenmode none",
                 f"link set port{rank} master br0 up",
             ]
@@ -250,74 +282,27 @@ class Lab:
             ]
             self._batch(rank + 1, "ip", up)
 
-    def _delays(self, latency: float, loss: float) -> tuple[float, float]:
-        """Latency and loss that this kernel can add. Raises UserError for loss without netem."""
+    def _check_netem(self) -> None:
+        """Leave latency out, with a note, where this kernel cannot add it; raise UserError for loss."""
         probe = ["tc", "qdisc", "add", "dev", "lo", "root", "netem"]
-        if not (latency or loss) or self._run(0, probe).returncode == 0:
-            return latency, loss
-        if loss:
+        if not (self.latency or self.loss) or self._run(0, probe).returncode == 0:
+            return
+        if self.loss:
             raise UserError(
                 "network.loss: this kernel has no netem, so that the lab loses no packets; use "
                 "network.loss=0, or a kernel with the module sch_netem"
             )
         self.notes.append(
-            f"network.latency: this kernel has no netem, the lab adds none of the {latency * 1e6:g} us"
+            f"network.latency: this kernel has no netem, the lab adds none of the {self.latency * 1e6:g} us"
         )
-        return 0.0, 0.0
-
-    def _shape(self, before: Sequence[float] | None = None) -> None:
-        """The rates, on both ends of every cable; pieces, latency and loss where a worker sends.
-
-        ``before``: the rates until now, where there were some."""
-        verb = "add" if before is None else "change"
-        ports = []
-        for rank, rate in enumerate(self.rates):
-            self._pieces(rank, rate)
-            lines = self._delay_lines(verb, rate)
-            parent = "parent 1:1" if self.latency or self.loss else "root"
-            shape = verb
-            if before is not None and bucket(rate)[0] < bucket(before[rank])[0]:
-                # A new queue in the place of the old: a handle of its own makes it one.
-                shape = "replace"
-                self._queues[rank] = 2 + (self._queues[rank] == 2)
-            burst, limit = bucket(rate)
-            tbf = f"tbf rate {round(rate)}bit burst {burst} limit {limit}"
-            shaped = f"handle {self._queues[rank]}: {tbf}"
-            lines.append(f"qdisc {shape} dev {self.interface} {parent} {shaped}")
-            self._batch(rank + 1, "tc", lines)
-            ports.append(f"qdisc {shape} dev port{rank} root {shaped}")
-        self._batch(0, "tc", ports)
-
-    def _pieces(self, rank: int, rate: float) -> None:
-        """How large a piece a worker's kernel hands over. Connections know it from their route; they
-        look their route up again once any route has changed."""
-        self._batch(
-            rank + 1,
-            "ip",
-            [
-                f"link set {self.interface} gso_max_segs {packets_at_once(rate)}",
-                f"route add blackhole {NOWHERE}",
-                f"route del blackhole {NOWHERE}",
-            ],
-        )
-
-    def _delay_lines(self, verb: str, rate: float) -> list[str]:
-        if not self.latency and not self.loss:
-            return []
-        # Packets on their way: netem's own queue must hold them all.
-        under_way = 1000 + int(2 * max(rate, LOWEST) * self.latency / 8 / PACKET_BYTES)
-        delay = f"delay {round(self.latency * 1e6)}us" if self.latency else ""
-        lost = f"loss {100 * self.loss:g}%" if self.loss else ""
-        netem = f"netem limit {under_way} {delay} {lost}".rstrip()
-        return [f"qdisc {verb} dev {self.interface} root handle 1: {netem}"]
+        self.latency = 0.0
 
     def _route(self) -> str:
-        """One congestion control for all connections; which one it is."""
+        """Set one congestion control for all connections; return its name."""
         for rank in range(len(self.rates)):
-            address = self.address(rank)
             route = f"route replace 10.187.0.0/16 dev {self.interface} proto kernel scope link"
-            line = f"{route} src {address} congctl {CONGESTION}".split()
-            if self._run(rank + 1, ["ip", *line]).returncode:
+            line = f"{route} src {self.address(rank)} congctl {CONGESTION}"
+            if self._run(rank + 1, ["ip", *line.split()]).returncode:
                 path = Path("/proc/sys/net/ipv4/tcp_congestion_control")
                 found = path.read_text(encoding="ascii").strip()
                 self.notes.append(f"the lab's connections use {found}: {CONGESTION} is not here")
@@ -325,8 +310,22 @@ class Lab:
         return CONGESTION
 
 
+def description() -> dict[str, Any]:
+    """What a worker of a lab knows of it: ``pids`` of the holders, ``facts`` for the record, ``notes``. Empty
+    outside a lab."""
+    found: dict[str, Any] = json.loads(os.environ.get(DESCRIPTION, "{}"))
+    return found
+
+
+def links_here() -> Links:
+    """The links of the lab that this process is a worker of."""
+    lab = description()
+    facts = lab["facts"]
+    return Links(lab["pids"], facts["rates"], facts["latency_seconds"], facts["loss"])
+
+
 def check_rates(field: str, rates: Sequence[float]) -> list[float]:
-    """Rates that a lab can have, in bits a second. Raises ValueError."""
+    """Return rates that a lab can have, in bits a second. Raises ValueError."""
     if len(rates) < 1:
         raise ValueError("rates: one for each worker, got none")
     for rate in rates:
@@ -355,48 +354,37 @@ def bucket(rate: float) -> tuple[int, int]:
     return burst, max(round(rate * 0.1 / 8), 512 * 1024)
 
 
-@dataclass(frozen=True)
-class Removed:
-    """What `clean` has ended of one lab."""
-
-    lab: str
-    namespaces: int
-    processes: int
-
-
-def clean() -> list[Removed]:
-    """End what is left of labs whose owner is gone, and only that. Labs of other pid namespaces, as of a
-    container, are left alone: whether their owner is there cannot be seen from here."""
-    left: dict[str, list[int]] = {}
+def clean() -> dict[str, int]:
+    """End what is left of labs whose owner is gone, and only that: processes ended, by lab. Labs of other
+    pid namespaces, as of a container, are left alone: whether their owner is there cannot be seen from
+    here."""
+    killed: dict[str, list[int]] = {}
     for pid, lab in _marked():
         *_, owner, started, namespace = lab.split("-")
-        if namespace == str(_pid_namespace()) and _started(int(owner)) != int(started):
-            left.setdefault(lab, []).append(pid)
-    removed = []
-    for lab, pids in sorted(left.items()):
-        spaces = set()
-        for pid in pids:
-            with contextlib.suppress(OSError):  # it has just ended
-                spaces.add(os.readlink(f"/proc/{pid}/ns/net"))
-        killed = [pid for pid in pids if _kill(pid)]
-        end = time.monotonic() + END_SECONDS
-        while any(_started(pid) for pid in killed) and time.monotonic() < end:
-            time.sleep(0.01)
-        removed.append(Removed(lab, len(spaces), len(killed)))
-    return [one for one in removed if one.processes]
+        is_gone = namespace == str(_pid_namespace()) and _started(int(owner)) != int(started)
+        if is_gone and _kill(pid):
+            killed.setdefault(lab, []).append(pid)
+    end = time.monotonic() + END_SECONDS
+    while any(map(_started, itertools.chain(*killed.values()))) and time.monotonic() < end:
+        time.sleep(0.01)
+    return {lab: len(pids) for lab, pids in killed.items()}
 
 
-def in_one_line(text: str) -> str:
+def command(arguments: Sequence[str]) -> None:
+    """``python -m dgc_repro netlab clean``. Raises UserError for anything else."""
+    if {"-h", "--help"} & set(arguments):
+        print("usage: python -m dgc_repro netlab clean\n\nRemoves labs that ended runs have left.")
+        return
+    if list(arguments) != ["clean"]:
+        given = " ".join(arguments) or "nothing"
+        raise UserError(f"netlab: python -m dgc_repro netlab clean, got {given}")
+    removed = [f"removed {lab}: {number} processes" for lab, number in clean().items()]
+    print("\n".join(removed) or "no lab is left over")
+
+
+def first_line(text: str) -> str:
     """The first thing a tool complained of."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else "nothing"
-
-
-def failed_line(said: str, lines: Sequence[str]) -> str:
-    """Of the lines of a batch the one that failed, as ip and tc tell: ``Command failed -:3``."""
-    told = re.search(r"^Command failed .*:(\d+)\s*$", said, re.MULTILINE)
-    number = int(told.group(1)) if told else 1
-    return lines[min(number, len(lines)) - 1]
+    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
 
 
 def _pid_namespace() -> int:
@@ -418,16 +406,11 @@ def _marked() -> Iterator[tuple[int, str]]:
     """(process, lab) of all processes that carry a lab's id and may be looked at."""
     if os.readlink("/proc/self") != str(os.getpid()):
         return  # this /proc is another pid namespace's: its numbers are other processes here
-    start = f"{MARK}=".encode()
+    mark = re.compile(rf"(?:^|\0){MARK}=(dgc-\d+-\d+-\d+-\d+)(?:\0|$)".encode())
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it has just ended, or is another user's
-        for pair in pairs:
-            lab = pair[len(start) :].decode(errors="replace")
-            if pair.startswith(start) and lab.count("-") == 4 and lab.startswith("dgc-"):
-                yield int(pid), lab
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            if found := mark.search(Path(f"/proc/{pid}/environ").read_bytes()):
+                yield int(pid), found[1].decode()
 
 
 def _kill(pid: int) -> bool:
@@ -450,14 +433,12 @@ def _needs_user_namespace() -> bool:
 
 
 def _not_allowed(said: str) -> str:
-    if not re.search("not permitted|denied", said):  # something else went wrong
-        full = "No space left" in said
-        limits = ": no namespace is left (user.max_user_namespaces, user.max_net_namespaces)"
+    why = first_line(said)
+    if re.search("not permitted|denied", said):
         return (
-            f"launch.kind: the lab could not be made: {in_one_line(said)}{limits if full else ''}; "
-            f"{TO_MODEL}"
+            "launch.kind: a lab needs root, or a user namespace, which this system does not allow "
+            f"({why}); run as root, {TO_MODEL}"
         )
-    return (
-        "launch.kind: a lab needs root, or a user namespace, which this system does not allow "
-        f"({in_one_line(said)}); run as root, {TO_MODEL}"
-    )
+    if "No space left" in said:
+        why += ": no namespace is left (user.max_user_namespaces, user.max_net_namespaces)"
+    return f"{_MADE}{why}; {TO_MODEL}"

@@ -132,7 +132,7 @@ def measured(
     with contextlib.ExitStack() as stack:
         if network is not None:
             rates = network.worker_rates(workers)
-            links = Lab(rates, seconds("latency", network.latency), network.loss, name="calibrate")
+            links = Lab(rates, seconds("latency", network.latency), network.loss)
             lab = stack.enter_context(links)
             where = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links"
         notes = [] if lab is None else lab.notes

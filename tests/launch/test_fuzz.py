@@ -173,7 +173,6 @@ def without_training(folder: Path) -> Iterator[None]:
     with (
         contextlib.chdir(folder),
         mock.patch.object(single, "execute", rank_here),
-        mock.patch.object(single, "execute_netlab", rank_here),
         mock.patch.object(worker, "train", return_value=False),
         mock.patch("dgc_repro.sink.wandb.Wandb._open"),
         mock.patch("dgc_repro.launch.worker.native.library", return_value=None),

@@ -16,13 +16,13 @@ from labs import namespaces_of, need_a_lab
 from ranks import processes_of
 from tiny_run import TINY, configured
 
-from dgc_repro.launch import local, netlab
-from dgc_repro.launch.local import what_failed
+from dgc_repro.launch import local
+from dgc_repro.launch.local import Ranks, what_failed
 from dgc_repro.launch.main import answer
-from dgc_repro.launch.netlab import LabRanks, Schedule, schedule_of
-from dgc_repro.launch.networks import network_of
+from dgc_repro.launch.netlab import Schedule
 from dgc_repro.launch.rules import validate
-from dgc_repro.network.lab import Lab, Removed
+from dgc_repro.network import lab as lab_module
+from dgc_repro.network.lab import Lab
 from dgc_repro.train.meter import NoMeter
 
 RUN = (
@@ -34,7 +34,7 @@ GRAVAC = (
     *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),
 )
 STEPS_PER_EPOCH = 20
-ROOT = Path(__file__).resolve().parents[2]
+PYTHONPATH = ":".join(str(path) for path in Path(__file__).resolve().parents[1:3])
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -100,16 +100,15 @@ def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent_at_whatever
     assert all(line["decision/timed_seconds"] > 0 for line in decisions[1:])
 
 
-def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> LabRanks:
+def ranks_of(lab: Lab, folder: Path, program: str) -> Ranks:
     """Run a program as each rank of a lab to the end."""
-    network = network_of(configured("launch=netlab", *overrides))
     with (folder / "launch.log").open("w") as log:
-        ranks = LabRanks(lab, network, folder, log)
-        ranks.run([sys.executable, "-c", program], os.environ | {"PYTHONPATH": str(ROOT)})
+        ranks = Ranks(folder, log, len(lab.rates), lab=lab)
+        ranks.run([sys.executable, "-c", program], os.environ | {"PYTHONPATH": PYTHONPATH})
     return ranks
 
 
-def codes_of(ranks: LabRanks) -> list[int]:
+def codes_of(ranks: Ranks) -> list[int]:
     return [process.returncode for process in ranks.processes]
 
 
@@ -128,7 +127,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 0.2)
     with Lab([1e9, 1e9]) as lab:
-        pid = lab._holders[2].pid
+        pid = lab.pids[2]
 
         def harm() -> None:
             wait_for(lambda: len(list(tmp_path.glob("started.*"))) == 2, "the ranks to start")
@@ -136,7 +135,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
 
         thread = threading.Thread(target=harm, daemon=True)
         thread.start()
-        ranks = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
+        ranks = ranks_of(lab, tmp_path, DEAF)
         thread.join()
     assert codes_of(ranks) == [-signal.SIGKILL] * 2
     line = what_failed(tmp_path, ranks.ended())
@@ -146,21 +145,24 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
     assert namespaces_of(os.getpid()) == set()
 
 
-CHANGES = """
+STEPS = "network.schedule=[{step: 0, rate: 1gbit},{step: 3, rate: 100mbit},{step: 5, rate: 20mbit}]"
+CHANGES = f"""
 import os, pathlib, subprocess
-def rate():
+from tiny_run import configured
+from dgc_repro.launch.netlab import Schedule
+from dgc_repro.train.meter import NoMeter
+def rates():
     shown = subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout
     return shown.split("rate ")[1].split()[0]
-if os.environ["RANK"] == "0":
-    from dgc_repro.launch.netlab import CONTROL, Schedule
-    from dgc_repro.train.meter import NoMeter
-    asks = [int(number) for number in os.environ[CONTROL].split(",")]
-    schedule = Schedule(frozenset({0, 3, 5}), lambda: None, NoMeter(), *asks)
-    told = []
+rank = int(os.environ["RANK"])
+config = configured("launch=netlab", "network.rate=10mbit", {STEPS!r})
+if rank == 0:
+    schedule = Schedule(config, rank, lambda: None, NoMeter())
+    told = [rates()]
     schedule.before(4, first=True)
     for step in range(4, 7):
         schedule.before(step)
-        told.append(rate())
+        told.append(rates())
     pathlib.Path("told.txt").write_text(" ".join(told))
 """
 
@@ -170,27 +172,21 @@ def test_rates_change_at_their_steps_in_a_run_that_is_continued(
 ) -> None:
     need_a_lab()
     monkeypatch.chdir(tmp_path)
-    steps = "{step: 0, rate: 1gbit},{step: 3, rate: 100mbit},{step: 5, rate: 20mbit}"
     with Lab([10e6, 10e6]) as lab:
-        given = ("network.rate=10mbit", f"network.schedule=[{steps}]")
-        assert codes_of(ranks_of(lab, tmp_path, CHANGES, *given)) == [0, 0]
-        assert lab.rates == [20e6, 20e6]
-    assert (tmp_path / "told.txt").read_text() == "100Mbit 20Mbit 20Mbit"
+        assert codes_of(ranks_of(lab, tmp_path, CHANGES)) == [0, 0]
+        log = (tmp_path / "launch.log").read_text()
+    assert (tmp_path / "told.txt").read_text() == "10Mbit 100Mbit 20Mbit 20Mbit", log
 
 
-def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
-    waited = []
-    schedule = Schedule(frozenset({3}), lambda: waited.append(1))
-    schedule.before(2)
-    assert waited == []
-    schedule.before(3)
-    assert len(waited) == 2  # before the change and behind it
-    given = ("network.rate=1gbit", "network.schedule=[{step: 3, rate: 100mbit}]")
-    assert (
-        schedule_of(configured("launch=local", *given), lambda: None, NoMeter()).steps
-        == frozenset()
-    )
-    assert schedule_of(configured("launch=netlab", *given), lambda: None, NoMeter()).steps == {3}
+def test_all_ranks_wait_before_a_change_and_behind_it_and_outside_a_lab_nobody_does() -> None:
+    waited: list[str] = []
+    for launch, expected in [("netlab", 2), ("local", 0)]:
+        config = configured(f"launch={launch}", "network.rate=1gbit", STEPS)
+        schedule = Schedule(config, 1, lambda: waited.append("at a barrier"), NoMeter())
+        for step, total in ((2, 0), (3, expected), (4, expected)):
+            schedule.before(step)
+            assert len(waited) == total
+        waited.clear()
 
 
 def test_unequal_links_are_accepted() -> None:
@@ -202,15 +198,15 @@ def test_unequal_links_are_accepted() -> None:
 def test_the_command_says_what_it_has_removed_and_refuses_other_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left: list[Removed] = [Removed("dgc-0123abcd-42-7", 3, 5)]
-    monkeypatch.setattr(netlab, "clean", lambda: left)
-    netlab.command(["clean"])
+    left = {"dgc-0-42-7-4026531836": 5}
+    monkeypatch.setattr(lab_module, "clean", lambda: left)
+    lab_module.command(["clean"])
     left.clear()
-    netlab.command(["clean"])
+    lab_module.command(["clean"])
     assert capsys.readouterr().out.splitlines() == [
-        "removed dgc-0123abcd-42-7: 3 namespaces, 5 processes",
+        "removed dgc-0-42-7-4026531836: 5 processes",
         "no lab is left over",
     ]
-    assert answer(lambda: netlab.command(["clear"])) == 2
+    assert answer(lambda: lab_module.command(["clear"])) == 2
     said = capsys.readouterr().err
     assert said == "error: netlab: python -m dgc_repro netlab clean, got clear\n"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import os
+import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,6 @@ from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.rendezvous import (
     CLOCK_SECONDS,
     NO_ANSWER,
-    HangReport,
     Rendezvous,
     code_hash,
     data_hash,
@@ -49,14 +48,22 @@ from dgc_repro.launch.rendezvous import (
         (0, "nowhere.invalid", r"MASTER_ADDR, MASTER_PORT: .* nowhere.invalid:\d+ \(.+\); give"),
         (1, "127.0.0.1", r"launch.start_timeout_seconds: rank 1 finds no rendezvous at .* 0.5 s"),
         (1, "localhost", r"launch.start_timeout_seconds: rank 1 finds no rendezvous at .* 0.5 s"),
+        (0, "no port", "RANK, WORLD_SIZE, MASTER_PORT, MASTER_ADDR: .*'http'"),
     ],
-    ids=["port in use", "address of nobody", "unknown host", "no rank 0", "another program"],
+    ids=[
+        "port in use",
+        "address of nobody",
+        "unknown host",
+        "no rank 0",
+        "another program",
+        "no port",
+    ],
 )
 def test_a_place_without_a_store_is_one_line(
     rank: int, host: str, says: str, by_hand: Callable[..., None], free: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    by_hand(rank, 2, free)
+    by_hand(rank, 2, "http" if host == "no port" else free)
     monkeypatch.setenv("MASTER_ADDR", host)
     monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.5)
     with socket.socket() as taken:
@@ -67,31 +74,15 @@ def test_a_place_without_a_store_is_one_line(
             Rendezvous(0.5)
 
 
-@pytest.mark.parametrize("port", ["", "http"])
-def test_a_port_that_is_none_is_one_line(by_hand: Callable[..., None], port: str) -> None:
-    by_hand(0, 2, port)
-    with pytest.raises(UserError, match="^RANK, WORLD_SIZE, MASTER_PORT, MASTER_ADDR: .*'"):
-        Rendezvous(1.0)
-
-
 def test_ranks_that_never_start_are_named(by_hand: Callable[..., None], free: int) -> None:
-    said: list[str] = []
-
-    def come(rendezvous: Rendezvous) -> None:
-        with pytest.raises(UserError) as raised:
-            rendezvous.gather("start")
-        said.append(str(raised.value))
-
-    threads = []
+    met = []
     for rank in (0, 2):
         by_hand(rank, 4, free)
-        threads.append(threading.Thread(target=come, args=[Rendezvous(0.5)]))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        met.append(Rendezvous(0.5))
+    met[1].store.set("start/2", "")
     line = "launch.start_timeout_seconds: ranks 1, 3 of 4 did not come (start) within 0.5 s; "
-    assert [text[: len(line)] for text in said] == [line] * 2
+    with pytest.raises(UserError, match=f"^{re.escape(line)}"):
+        met[0].gather("start")
 
 
 def test_a_hosted_store_listens_at_its_own_address_alone(
@@ -109,8 +100,8 @@ def test_a_hosted_store_listens_at_its_own_address_alone(
     first = Rendezvous(1.0)
     assert listening([os.getpid()]) - before == {("127.0.0.1", free)}
     by_hand(1, 2, free)
-    Rendezvous(1.0).send_instructions("train")
-    assert first.receive_instructions() == "train"
+    first.send_instructions("train")
+    assert Rendezvous(1.0).receive_instructions() == "train"
 
 
 def test_gloo_and_nccl_use_loopback_unless_somebody_has_chosen(
@@ -246,18 +237,17 @@ CLOSED = (
 
 
 @pytest.fixture
-def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[HangReport]]:
-    """Three ranks, of which the first two live; both wait for the collective of step 7."""
-    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 1.0)
-    host = hosted_store()
-    wait = datetime.timedelta(seconds=20)
-    other = dist.TCPStore("127.0.0.1", host.port, None, False, wait, wait_for_workers=False)
-    stores = [dist.PrefixStore("run", store) for store in (host, other)]
-    made = [HangReport(store, rank, 3, 9.0) for rank, store in enumerate(stores)]
-    for report in made:
-        report.where = lambda: (7, ASKED)
-    yield made
-    del host
+def trio(
+    by_hand: Callable[..., None], free: int, monkeypatch: pytest.MonkeyPatch
+) -> list[Rendezvous]:
+    """Three ranks that wait for the collective of step 7; the last one says nothing."""
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.5)
+    met = []
+    for rank in range(3):
+        by_hand(rank, 3, free)
+        met.append(Rendezvous(20.0))
+        met[-1].where = lambda: (7, ASKED)
+    return met
 
 
 def broken() -> CollectiveFailed:
@@ -266,43 +256,28 @@ def broken() -> CollectiveFailed:
     return failed
 
 
-def test_a_rank_that_does_not_answer_is_named_by_all_survivors(reports: list[HangReport]) -> None:
-    lines: list[str] = []
-    threads = [
-        threading.Thread(target=lambda r=report: lines.append(r.failed(broken())))
-        for report in reports
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert lines == 2 * [
+def test_a_rank_that_does_not_answer_is_named_by_all_survivors(trio: list[Rendezvous]) -> None:
+    trio[1].failed(broken(), 9.0)
+    assert [rank.failed(broken(), 9.0) for rank in trio[:2]] == 2 * [
         f"rank 2 did not come to {HERE}: rank 2 {NO_ANSWER} (launch.timeout_seconds=9; torch says: "
         "Connection closed by peer [127.0.0.1]:9)"
     ]
 
 
-@pytest.mark.parametrize(
-    ("step", "asked", "says"),
-    [
-        (7, "", "rank 1 is between collectives of step 7 (tracebacks in launch.log)"),
-        (6, "barrier of a checkpoint", "rank 1 the barrier of a checkpoint of step 6"),
-    ],
-)
-def test_a_rank_says_where_it_is_while_its_main_thread_hangs(
-    step: int, asked: str, says: str, reports: list[HangReport]
-) -> None:
-    reports[1].where = lambda: (step, asked)
-    line = reports[0].failed(broken())
-    assert line.startswith(f"ranks 1, 2 did not come to {HERE}: {says}, rank 2 {NO_ANSWER} (")
+def test_a_rank_that_waits_elsewhere_says_where(trio: list[Rendezvous]) -> None:
+    trio[1].where = lambda: (6, "barrier of a checkpoint")
+    trio[1].failed(RuntimeError(CLOSED), 9.0)
+    line = trio[0].failed(broken(), 9.0)
+    elsewhere = "rank 1 the barrier of a checkpoint of step 6"
+    assert line.startswith(f"ranks 1, 2 did not come to {HERE}: {elsewhere}, rank 2 {NO_ANSWER} (")
 
 
 def test_a_rank_that_fails_by_itself_is_the_reason_that_the_others_give(
-    reports: list[HangReport],
+    trio: list[Rendezvous],
 ) -> None:
-    own = reports[1].failed(OSError(5, "Input/output\nerror"))
+    own = trio[1].failed(OSError(5, "Input/output\nerror"), 9.0)
     assert own == "OSError: [Errno 5] Input/output error (rank 1, step 7)"
-    assert reports[0].failed(broken()) == own
+    assert trio[0].failed(broken(), 9.0) == own
 
 
 def test_what_breaks_off_inside_a_collective_says_which_one_it_was() -> None:

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,14 +20,24 @@ import yaml
 from commands import PATHS, PATIENCE_SECONDS, wait_for
 from tiny_run import FINISHED, TINY, configured
 
+from dgc_repro.errors import UserError
 from dgc_repro.launch import slurm
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.single import named, prepare
+from dgc_repro.launch.single import named, prepare, run_config
 
 Run = Callable[..., tuple[int, list[str]]]
 RUN = tuple(override for override in TINY if override != "launch=simulated")
 SLURM = ("launch=slurm", *RUN)
+
+
+SBATCH = """\
+if [ -f {folder}/refuses ]; then cat {folder}/refuses >&2; exit 1; fi
+echo x >> {folder}/count
+number=$(wc -l < {folder}/count)
+cp "$1" {folder}/script-$number.sh
+echo "Submitted batch job $((10 + number))"
+"""
 
 
 @pytest.fixture
@@ -37,24 +46,11 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prints the file `queue`."""
     folder = tmp_path / "bin"
     folder.mkdir()
-
-    def write(name: str, text: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{textwrap.dedent(text)}")
+    squeue = f"cat {folder}/queue 2>/dev/null || true\n"
+    texts = {"sbatch": SBATCH.format(folder=folder), "squeue": squeue, "srun": "exit 1\n"}
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
         (folder / name).chmod(0o755)
-
-    write(
-        "sbatch",
-        f"""\
-        if [ -f {folder}/refuses ]; then cat {folder}/refuses >&2; exit 1; fi
-        echo x >> {folder}/count
-        number=$(wc -l < {folder}/count)
-        cp "$1" {folder}/script-$number.sh
-        echo "Submitted batch job $((10 + number))"
-        """,
-    )
-    write("squeue", f"cat {folder}/queue 2>/dev/null || true\n")
-    write("srun", "exit 1\n")
-    write("scontrol", f'echo "$@" >> {folder}/scontrol\n')
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(slurm, "LOOK_EVERY_SECONDS", 0.01)
     return folder
@@ -194,14 +190,14 @@ def test_waiting_ends_with_what_has_ended_the_run(
             "launch.workers=4 launch.nodes=3",
             "launch.nodes: a whole number that divides launch.work",
         ),
+        (
+            "launch.time_minutes=2",
+            "launch.signal_seconds: less than launch.time_minutes=2, got 120",
+        ),
         ("launch.device=auto launch.gpus_per_node=1", "launch.gpus_per_node: 1 for 2 workers of a"),
         (
             "launch.sbatch={ntasks-per-node:3}",
             "launch.sbatch: ntasks-per-node is set by launch.work",
-        ),
-        (
-            "launch.time_minutes=2",
-            "launch.signal_seconds: less than launch.time_minutes=2, got 120",
         ),
         ("train.resume_from=nowhere", "train.resume_from: no checkpoint in nowhere"),
         ("train.batch_size=100", "launch.workers: 2 workers x 100"),
@@ -245,30 +241,26 @@ def test_without_submitit_or_sbatch_one_line_says_what_is_missing(
 
 
 def test_settings_of_a_node_that_is_not_this_one_are_not_checked_here() -> None:
-    validate(configured("launch=slurm", "launch.device=cuda", "launch.gpus_per_node=8",
-                        "launch.workers=32", "launch.nodes=4"))  # fmt: skip
+    asks = ("launch.device=cuda", "launch.gpus_per_node=8", "launch.workers=32", "launch.nodes=4")
+    validate(configured("launch=slurm", *asks))
 
 
-@pytest.mark.slow
-def test_reproduce_is_not_submitted(command: Run, programs: Path) -> None:
-    code, lines = command("reproduce", "dynamic/table1", "launch=slurm", "seed=0")
-    assert (code, lines[0].partition(";")[0]) == (
-        2,
-        "error: launch.kind: slurm is for single runs and --multirun",
-    )
+def test_a_command_that_runs_on_this_machine_is_not_submitted() -> None:
+    with pytest.raises(UserError, match=r"^launch.kind: slurm is for single runs and --multirun"):
+        run_config(configured(*SLURM))
 
 
 NODE = """
 import os, signal, sys
 from pathlib import Path
-from dgc_repro.launch import slurm_job
+from dgc_repro.launch import slurm
 
 def again(number, frame):  # as submitit does it in the first task
     Path(sys.argv[1] + ".again").write_text(str(job.checkpoint()))
     sys.exit(255)
 
 signal.signal(signal.SIGUSR2, again)
-job = slurm_job.Job(sys.argv[1], "my.Model")
+job = slurm.Job(sys.argv[1], "my.Model")
 job()
 """
 RANK = """

@@ -17,6 +17,7 @@ from labs import namespaces_of, need_a_lab, processes_of
 
 from dgc_repro.errors import UserError
 from dgc_repro.network import lab as lab_module
+from dgc_repro.network.counters import Counters, read
 from dgc_repro.network.lab import Lab, bucket, clean, packets_at_once
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,11 @@ def wait_until(done: Callable[[], bool], what: str, seconds: float = 20.0) -> No
         time.sleep(0.01)
 
 
+def counters(one: Lab, rank: int) -> Counters:
+    """What the interface of a worker has sent and received."""
+    return read(one.interface, f"/proc/{one.pids[rank + 1]}/net/dev")
+
+
 class Flow:
     """One connection between two workers, open over changes of the rates."""
 
@@ -99,10 +105,10 @@ def test_a_link_is_no_faster_than_its_rate_and_the_counters_say_what_was_sent(
 ) -> None:
     one = lab(20e6, 100e6)
     size = 1_000_000
-    before = [one.counters(rank) for rank in range(2)]
+    before = [counters(one, rank) for rank in range(2)]
     seconds = sent(one, 0, 1, size)
     assert seconds >= 8 * size / 20e6 * 0.95  # but for what waits in the bucket
-    there, back = (one.counters(rank) - before[rank] for rank in range(2))
+    there, back = (counters(one, rank) - before[rank] for rank in range(2))
     assert size < there.tx_bytes < 1.06 * size  # headers: 66 bytes a packet of 1448
     assert there.tx_bytes == back.rx_bytes
     assert there.tx_packets == back.rx_packets
@@ -118,75 +124,43 @@ def shown(one: Lab) -> list[str]:
     for command in (["tc", "qdisc", "show"], ["ip", "-d", "link", "show"]):
         process = one.popen(0, [*command, "dev", "eth0"], stdout=subprocess.PIPE, text=True)
         found.append(process.communicate(timeout=20)[0])
-    holder = one._holders[0].pid
+    holder = one.pids[0]
     port = ["nsenter", "--target", str(holder), "--net", "tc", "qdisc", "show", "dev", "port0"]
-    if not one._user_namespace:
+    if not one.enter:
         found.append(subprocess.run(port, capture_output=True, text=True, check=True).stdout)
     queues = [text.split("root", 1)[1].strip() for text in (found[0], *found[2:])]
     return [*queues, found[1].split("gso_max_segs ")[1].split()[0]]
 
 
 @pytest.mark.parametrize(
-    ("made", "later"),
-    [
-        (100e6, [10e9, 20e6, 1e9, 100e6]),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(10e9, [100e6]), (1e9, [20e6])]),
-    ],
+    ("made", "later"), [(20e6, 1e9), pytest.param(1e9, 100e6, marks=pytest.mark.slow)]
 )
-def test_a_lab_whose_rate_has_changed_is_the_lab_made_at_that_rate(
-    made: float, later: list[float], lab: Callable[..., Lab]
-) -> None:
-    changed, fresh = lab(made, made), lab(later[-1], later[-1])
-    for rate in later:
-        changed.set_rates([rate, rate])
-    assert changed.facts() == fresh.facts()
-    assert shown(changed) == shown(fresh)
-    full = 4_000_000 / 1448 / packets_at_once(later[-1])
-    for one in (changed, fresh):
-        before = one.counters(0)
-        sent(one, 0, 1, 4_000_000)
-        # TCP is free in when it sends how much: pieces are not all full.
-        assert full < (one.counters(0) - before).tx_packets < 2 * full
-
-
-@pytest.mark.parametrize(
-    ("made", "later"),
-    [(1e9, 100e6), *(pytest.param(*c, marks=pytest.mark.slow) for c in [(1e9, 20e6), (20e6, 1e9)])],
-)
-def test_open_connections_send_the_pieces_of_the_new_rate(
+def test_a_lab_whose_rates_have_changed_is_the_lab_made_at_these_rates(
     made: float, later: float, lab: Callable[..., Lab]
 ) -> None:
-    one, size = lab(made, made), 4_000_000
+    """A connection that is open, and sending, goes on, and sends the pieces of the new rate."""
+    one, fresh = lab(made, made), lab(later, later)
+    size = int(made / 8)  # a second
     flow = Flow(one)
-    flow.send(2_000_000)
-    flow.wait(flow.sender, "sent")
-    # What is in buffers has left (headers are counted too: the last bytes come after 2 MB).
-    wait_until(lambda: one.counters(1).rx_bytes > 2_000_000, "the first bytes")
+    flow.send(size)
+    wait_until(lambda: counters(one, 0).tx_bytes > size / 8, "the first bytes")
+    one.set_rates([later, later])
+    assert counters(one, 0).tx_bytes < size  # or nothing was under way
+    # Headers are counted too: the last bytes come after ``size``, and buffers are then empty.
+    wait_until(lambda: counters(one, 1).rx_bytes > size, "the last bytes", 60)
     seen = -1
-    while seen != (seen := one.counters(1).rx_bytes):
+    while seen != (seen := counters(one, 1).rx_bytes):
         time.sleep(0.3)
-    one.set_rates([later, later])
-    before = one.counters(0)
-    flow.send(size)
-    assert flow.end(20) == 2_000_000 + size
-    full = size / 1448 / packets_at_once(later)
-    assert full < (one.counters(0) - before).tx_packets < 3 * full  # real ones: 4, 41
-
-
-@pytest.mark.parametrize(
-    ("made", "later"),
-    [(20e6, 1e9), *(pytest.param(*c, marks=pytest.mark.slow) for c in [(1e9, 100e6), (1e9, 40e6)])],
-)
-def test_a_connection_that_is_sending_goes_on_when_the_rates_change(
-    made: float, later: float, lab: Callable[..., Lab]
-) -> None:
-    one, size = lab(made, made), 20_000_000 if made > later else 2_000_000
-    flow = Flow(one)
-    flow.send(size)
-    wait_until(lambda: one.counters(0).tx_bytes > size / 4, "a quarter of the bytes")
-    one.set_rates([later, later])
-    assert one.counters(0).tx_bytes < size  # or nothing was under way
-    assert flow.end(20) == size
+    for rate in (10e9, 20e6, later):
+        one.set_rates([rate, rate])
+    assert one.facts() == fresh.facts()
+    assert shown(one) == shown(fresh)
+    before = counters(one, 0)
+    flow.send(4_000_000)
+    assert flow.end(60) == size + 4_000_000
+    full = 4_000_000 / 1448 / packets_at_once(later)
+    # TCP is free in when it sends how much: pieces are not all full.
+    assert full < (counters(one, 0) - before).tx_packets < 3 * full
 
 
 def test_traffic_stays_inside(lab: Callable[..., Lab]) -> None:
@@ -206,28 +180,13 @@ def test_two_labs_do_not_collide_and_leave_nothing(lab: Callable[..., Lab]) -> N
     assert first.id != second.id
     assert len(namespaces_of(os.getpid())) == 6
     slow = second.popen(0, ["sleep", "100"])
-    first.close()
+    with pytest.raises(ZeroDivisionError), first:
+        raise ZeroDivisionError
     assert processes_of(first.id) == []
     assert slow.poll() is None
     assert sent(second, 0, 1, 10_000) >= 0
     second.close()
     assert slow.wait(5) == -signal.SIGKILL
-    assert namespaces_of(os.getpid()) == set()
-
-
-def test_an_error_inside_removes_the_lab(lab: Callable[..., Lab]) -> None:
-    one = lab(1e9)
-
-    def fail() -> None:
-        with one:
-            processes.append(one.popen(0, ["sleep", "100"]))
-            raise ZeroDivisionError
-
-    processes: list[subprocess.Popen[bytes]] = []
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert processes[0].wait(5) != 0  # killed, or come too late for its namespace
-    assert processes_of(one.id) == []
     assert namespaces_of(os.getpid()) == set()
 
 
@@ -257,13 +216,7 @@ def owner(*command: str, prefix: tuple[str, ...] = ()) -> tuple[subprocess.Popen
         return process, process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGKILL,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGTERM)),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_stays_when_the_owner_is_stopped(number: int) -> None:
     need_a_lab()
     process, lab = owner("sleep", "100")
@@ -284,15 +237,14 @@ def test_clean_removes_what_a_dead_owner_left_and_only_that(lab: Callable[..., L
     assert (
         len(processes_of(left)) >= 2
     )  # the worker that would not stop, and the bridge it is held by
-    removed = {one.lab: one for one in clean()}
+    removed = clean()
     assert processes_of(left) == []
-    assert removed[left].processes >= 2
-    assert removed[left].namespaces >= 2
+    assert removed[left] >= 2
     assert living.id not in removed
     assert stays.poll() is None
     living.close()
     assert stays.wait(5) == -signal.SIGKILL
-    assert left not in {one.lab for one in clean()}
+    assert left not in clean()
 
 
 def test_clean_leaves_labs_of_other_pid_namespaces_alone() -> None:
@@ -303,7 +255,7 @@ def test_clean_leaves_labs_of_other_pid_namespaces_alone() -> None:
     process, lab = owner("sleep", "100", prefix=into)
     try:
         assert len(processes_of(lab)) == 4
-        assert lab not in {one.lab for one in clean()}
+        assert lab not in clean()
         assert len(processes_of(lab)) == 4
     finally:
         process.kill()
@@ -314,9 +266,7 @@ def test_clean_leaves_labs_of_other_pid_namespaces_alone() -> None:
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
 
 
-@pytest.mark.parametrize(
-    ("tool", "package"), [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")]
-)
+@pytest.mark.parametrize(("tool", "package"), [("tc", "iproute2"), ("nsenter", "util-linux")])
 def test_a_missing_tool_is_one_line_with_its_package(
     tool: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +321,7 @@ def test_an_error_quotes_the_line_that_failed(lab: Callable[..., Lab]) -> None:
 def test_no_more_open_files_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     need_a_lab()
 
-    def full(self: Lab, title: str) -> None:
+    def full(self: Lab) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(lab_module.Lab, "_hold", full)
@@ -419,6 +369,7 @@ def test_a_user_without_rights_has_a_lab_through_a_user_namespace() -> None:
     program = """
 import subprocess, sys
 from dgc_repro.errors import UserError
+from dgc_repro.network.counters import read
 from dgc_repro.network.lab import Lab
 try:
     with Lab([1e8, 1e8]) as lab:
@@ -426,7 +377,7 @@ try:
         ping = "import socket; socket.create_connection((%r, 1), timeout=5)" % lab.address(0)
         error = lab.popen(1, [sys.executable, "-c", ping], stderr=subprocess.PIPE).communicate()[1]
         print(lab.facts()["as"], b"10.187" in said, b"ConnectionRefused" in error or error)
-        print(lab.counters(1).tx_packets > 0)
+        print(read(lab.interface, f"/proc/{lab.pids[2]}/net/dev").tx_packets > 0)
     print(lab.id)
 except UserError as error:
     print("refused", error)

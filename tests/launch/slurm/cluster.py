@@ -64,10 +64,16 @@ def _path() -> str:
 
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
-        trials = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for trial in trials:
-            trial.bind(("127.0.0.1", 0))
+        trials = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [trial.getsockname()[1] for trial in trials]
+
+
+def asked(place: dict[str, str], *command: str) -> list[str]:
+    """The lines that a command of Slurm's prints."""
+    done = subprocess.run(
+        command, env=os.environ | place, capture_output=True, text=True, check=False
+    )
+    return done.stdout.splitlines()
 
 
 @contextlib.contextmanager
@@ -106,7 +112,8 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
                 )
             if command[0] == "munged":
                 wait_until((folder / "munge.socket").is_socket, started[0])
-        wait_until(lambda: _idle(place) == len(NODES), *started)
+        sinfo = ("sinfo", "--noheader", "--Node", "--format=%T")
+        wait_until(lambda: asked(place, *sinfo).count("idle") == len(NODES), *started)
         yield place
     finally:
         subprocess.run(["scancel", "--me"], env=os.environ | place, check=False)
@@ -137,14 +144,8 @@ def processes_with(variable: str) -> list[int]:
 
 def jobs(place: dict[str, str]) -> dict[str, str]:
     """States of the jobs that have not ended, by id."""
-    asked = subprocess.run(
-        ["squeue", "--noheader", "--array", "--format=%i %T"],
-        env=os.environ | place,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(line.split() for line in asked.stdout.splitlines())
+    lines = asked(place, "squeue", "--noheader", "--array", "--format=%i %T")
+    return dict(line.split() for line in lines)
 
 
 def wait_until(done: Callable[[], bool], *daemons: subprocess.Popen[bytes]) -> None:
@@ -153,15 +154,3 @@ def wait_until(done: Callable[[], bool], *daemons: subprocess.Popen[bytes]) -> N
         assert all(daemon.poll() is None for daemon in daemons), "a daemon of Slurm has ended"
         assert time.monotonic() < end, f"Slurm did not start in {START_SECONDS} s"
         time.sleep(0.2)
-
-
-def _idle(place: dict[str, str]) -> int:
-    """How many nodes take jobs."""
-    asked = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--format=%T"],
-        env=os.environ | place,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.split().count("idle")
