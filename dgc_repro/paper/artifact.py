@@ -110,15 +110,16 @@ class Artifact:
     words       the module's ``__file__``, whose Markdown file has title, texts and claims; or a title
     rows        label or look by row id (``experiment.row``), in order; the first row is the uncompressed one
     quantities  numbers of a run by name, and numbers `Relative` to a row. What is sent (``floats sent``,
-                ``payload``, ``wire``, `LESS`) is added
+                ``payload``, ``wire``, `LESS`) is added for trained runs
     tables      columns by title of the section; a column may be the name of a quantity alone. `Rows`: a table
                 with other rows. A function of `Shown` returns a section, or none. Default: all quantities
     printed     a printed table whose columns are quantities: they stand beside the measured ones
     figures     by file name, made with `drawing`. Default: the test quality by epoch
-    data        the paper's data set, such as "CIFAR-10": accuracy on another one tests no claim
+    data        the paper's data set, such as "CIFAR-10", or by model: accuracy on another one tests no claim
     numbers     makes the frame in place of ``quantities``, with rows that need not be those of the runs
     head, said  functions of `Shown`: more facts, and values of ``{name}`` in the words
     alike       config keys that must be equal in all runs
+    first       heading of the column of rows
     modelled    the numbers are a model's, without a spread, and are judged as they are
     """
 
@@ -129,13 +130,14 @@ class Artifact:
     claims: Sequence[Claim] = ()
     printed: Printed | None = None
     figures: Mapping[str, Callable[[Shown], Figure]] = field(default_factory=dict)
-    data: str = ""
+    data: str | Mapping[str, str] = ""
     notes: Sequence[Note] = ()
     choices: Sequence[Choice] = ()
     numbers: Callable[[Sequence[Run]], pd.DataFrame] | None = None
     head: Made | None = None
     said: Made | None = None
     alike: Sequence[str] = facts.ALIKE
+    first: str = "method"
     modelled: bool = False
 
     def __post_init__(self) -> None:
@@ -157,15 +159,19 @@ class Artifact:
 
     def __call__(self, runs: Sequence[Run], scale: str) -> Page:
         """The page of finished runs of one scale. Raises UserError if they are not one experiment."""
-        require_alike(runs, self.alike)
+        own = of_rows(runs, self.rows) if self.numbers is None else list(runs)
+        require_alike(own, self.alike)
         looks = looks_of(self.rows)
         labels = {row: look.label for row, look in looks.items()}
+        is_trained = any(not run.epochs.empty for run in own)
         if self.numbers is not None:
-            own, frame = list(runs), self.numbers(runs)
+            frame = self.numbers(own)
         else:
-            own = of_rows(runs, self.rows)
-            less = {LESS: Relative("payload", next(iter(self.rows)), inverse=True)}
-            frame = frames.measure(own, {**self.quantities, **SENT, **less})
+            quantities = dict(self.quantities)
+            if is_trained:
+                less = Relative("payload", next(iter(self.rows)), inverse=True)
+                quantities |= {**SENT, LESS: less}
+            frame = frames.measure(own, quantities)
         shown = Shown(own, scale, frame, looks)
         is_title = not self.words.endswith(".py")
         words = Template(self.words, {"Rows": GENERIC}) if is_title else Template.read(self.words)
@@ -178,7 +184,9 @@ class Artifact:
             self._section(title, of, shown, labels, known) for title, of in self._tables().items()
         ]
         head = self.head or (lambda shown: facts.departures(shown.runs, scale) if is_title else [])
-        figures = self.figures or {"curve": drawing(words.title, _curve, size=(6.4, 3.8), legend=3)}
+        figures = self.figures
+        if not figures and is_trained:
+            figures = {"curve": drawing(words.title, _curve, size=(6.4, 3.8), legend=3)}
         return made(
             words, scale, own, frame, [one for one in parts if one is not None], self.claims,
             labels=labels, data=self.data, head=head(shown), said=self.said and self.said(shown),
@@ -198,7 +206,7 @@ class Artifact:
             section: Section | None = table(shown)
             return section
         if not isinstance(table, Rows):
-            table = Rows(labels, table)
+            table = Rows(labels, table, self.first)
         columns = [self._column(one, known) for one in table.columns]
         return Section(title, frames.pivot(shown.frame, table.rows, columns, table.first))
 

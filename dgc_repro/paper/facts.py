@@ -134,13 +134,13 @@ def facts(
     environments = [run.environment for run in runs]
     # A run that was stopped and continued has an environment for each stretch.
     stretches = [stretch for e in environments for stretch in (*e.get("before", ()), e)]
-    models = {run.model: model_text(run) for run in runs if run.setting("model")}
+    models = {run.model or run.row: model_text(run) for run in runs if run.setting("model")}
     continued = sum(bool(e.get("before")) for e in environments)
     stopped = f"; {continued} of {len(runs)} runs were stopped and continued" if continued else ""
     full = scale == PAPER_SCALE
     texts = list(dict.fromkeys(models.values()))
     if len(texts) == len(models):  # else a name is of a method, or of a setting
-        texts = [f"{name}: {text}" if name else text for name, text in models.items()]
+        texts = [f"{name}: {text}" for name, text in models.items()]
     found = {
         "scale": scale_text(scale) + ("" if full else ", not the paper's setting"),
         "model": "; ".join(texts),

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Check, Choice, Claim, Note, claim
-from dgc_repro.paper.facts import data_text, facts, scale_text, used
+from dgc_repro.paper.facts import busy, data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import Verdict, by_chance, judge, tally
@@ -163,6 +163,7 @@ def made(
         "facts": [(name, inert(value)) for name, value in facts(runs, scale, head)],
         "verdicts": found,
         "other_data": "; ".join(dict.fromkeys(other.values())),
+        "warning": busy(runs),
         **more,
     }
     return Page(

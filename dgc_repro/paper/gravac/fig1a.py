@@ -3,133 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import pandas as pd
-
-from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.artifact import Artifact, Shown, drawing
 from dgc_repro.paper.claims import Check
-from dgc_repro.paper.frame import Column, of, percent, pivot
-from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, WORKERS
+from dgc_repro.paper.frame import Column, Quantity, Relative, percent
+from dgc_repro.paper.gravac import LSTM, RESNET101, WORKERS
 from dgc_repro.paper.gravac import studies as g
-from dgc_repro.paper.page import Page, Section, Template, made
-from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import Verdict, judge
+from dgc_repro.paper.page import Template
+from dgc_repro.paper.panels import Panel, panel
+from dgc_repro.paper.records import Run
 
-EFFICIENCY, SYNC, MESSAGES = "scaling efficiency", "communication of a step", "messages of a step"
-COMPUTE = "compute of a step"
-PER_STEP, BUCKETS, PER_TENSOR = "per step", "buckets", "per tensor"
-DASHES = {PER_TENSOR: ":", BUCKETS: "--", PER_STEP: "-"}
-COLUMNS = {
-    "efficiency": (EFFICIENCY, ""),
-    "sync_ms": (SYNC, *g.MODELLED_MS),
-    "compute_ms": (COMPUTE, *g.MODELLED_MS),
-    "messages": (MESSAGES, ""),
-}
-ALIKE = ("scale.name", "study.networks", "study.workers", "study.latencies")
-ASSUMED = "compute times"
-
-
-def place(series: str, workers: float = WORKERS) -> str:
-    """The setting of a line at the network's own latency."""
-    return f"{series}, N = {workers:g}"
-
-
+PER_STEP, PER_TENSOR = "per step", "per tensor"
+DASHES = {PER_STEP: "-", PER_TENSOR: ":"}
+COUNTS = (1, 2, 4, 8, 16, WORKERS)
+COMPUTE, OVER = "compute of a step", "times the LSTM's"
+TITLE = "GraVAC, figure 1a: throughput against cluster size"
+in_percent = partial(percent, unit="")
 WORDS = Template.read(__file__)
-_scales = Check(EFFICIENCY, LSTM, RESNET101, above=1.0, setting=place(PER_STEP), ratio=True)
-_latency = replace(_scales, greater=RESNET101, lesser=LSTM)
-CLAIMS = (
-    WORDS.claim("lstm", _scales, assumed=ASSUMED, workers=WORKERS),
-    WORDS.claim("latency", _latency, assumed=ASSUMED, ours=True),
-)
 
 
-def network(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The network with its source, and the assumed compute times, for the head of a page."""
-    computes = (f"{MODELS.get(r.row, r.row)} {r.setting('study.compute_ms', 0):g} ms" for r in runs)
-    profiles = runs[0].setting("study.networks", {})
-    return [
-        ("sizes", "the paper's, at every scale"),
-        ("network", "; ".join(f"{name}: {node['source']}" for name, node in profiles.items())),
-        ("seconds", f"communication modelled; compute of a step assumed: {', '.join(computes)}"),
+def share(workers: int, series: str = PER_STEP) -> str:
+    """The quantity of a throughput."""
+    return f"throughput over ideal, {series}, N = {workers}"
+
+
+def sync(series: str) -> str:
+    """The quantity of the communication of a step of all workers."""
+    return f"communication {series}"
+
+
+def _of(column: str, series: str = PER_STEP, workers: int = WORKERS) -> Callable[[Run], float]:
+    """Reads a column of a run's line, NaN without such a line."""
+
+    def read(run: Run) -> float:
+        found = g.lines(run, series=series, workers=workers)[column]
+        return float(found.iloc[0]) if len(found) else math.nan
+
+    return read
+
+
+def _panels(shown: Shown) -> list[Panel]:
+    drawn = [
+        g.by_model(shown.runs, "workers", "efficiency", series, dashes, series=series)
+        for series, dashes in DASHES.items()
     ]
+    return [panel("", *drawn, x="workers", y="throughput over ideal", log="xy", xticks=COUNTS)]
 
 
-def order_flips_at(frame: pd.DataFrame) -> str:
-    """At which compute times c ResNet101 has the LSTM's efficiency e, c / (c + sync) = e; "" without both."""
-
-    def one(quantity: str, model: str, series: str = PER_STEP) -> float:
-        return next(iter(of(frame, quantity, model, place(series))), math.nan)
-
-    def tie(series: str) -> float:
-        efficiency = one(EFFICIENCY, LSTM, series)
-        return one(SYNC, RESNET101, series) * efficiency / (1 - efficiency)
-
-    if math.isnan(tie(PER_STEP)):
-        return ""
-    return (
-        f"the order flips at {tie(PER_STEP):.0f} ms of compute of ResNet101 (assumed "
-        f"{one(COMPUTE, RESNET101):g} ms, LSTM {one(COMPUTE, LSTM):g} ms), with one allreduce per tensor at "
-        f"{tie(PER_TENSOR):.0f} ms"
-    )
-
-
-def _judge(claims: Any, frame: pd.DataFrame, **how: Any) -> Sequence[Verdict]:
-    """With the compute time at which the order flips."""
-    verdicts, flip = judge(claims, frame, modelled=True, **how), order_flips_at(frame)
-    return [replace(v, detail=f"{v.detail}; {flip}") if flip else v for v in verdicts]
-
-
-def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError if they are not one study."""
-    require_alike(runs, ALIKE)
-    own = g.own_latency(runs)
-    counts, latencies = (g.found_in(runs, column) for column in ("workers", "latency_us"))
-    frame = g.numbers(
-        runs,
-        COLUMNS,
-        lambda line: g.at_latency(place(line["series"], line["workers"]), line["latency_us"], own),
-    )
-
-    def table(series: str) -> pd.DataFrame:
-        share, at = partial(percent, unit=""), place(series)
-        sizes = [Column(f"N = {n:g}", EFFICIENCY, share, place(series, n)) for n in counts]
-        columns = [Column("messages", MESSAGES, 0, at), Column("sync ms", SYNC, 0, at), *sizes]
-        rows = {model: f"{name}, {series}" for model, name in MODELS.items()}
-        return pivot(frame, rows, columns, first="model, communication")
-
-    def drawn(series: str, settings: dict[float, str]) -> list[panels.Draw]:
-        return g.by_model(frame, EFFICIENCY, settings, series, DASHES[series], 100)
-
-    by_size = [
-        line for series in DASHES for line in drawn(series, {n: place(series, n) for n in counts})
-    ]
-    by_latency = [
-        line
-        for series in (PER_TENSOR, PER_STEP)
-        for line in drawn(
-            series, {x: g.at_latency(place(series), us, own) for x, us in enumerate(latencies)}
+_scales = Check(share(WORKERS), LSTM, RESNET101, above=1.0, ratio=True)
+page = Artifact(
+    __file__,
+    rows=g.LOOKS,
+    quantities={
+        COMPUTE: Quantity("ms", _of("compute_ms"), "modelled"),
+        **{sync(one): Quantity("ms", _of("sync_ms", one), "modelled") for one in DASHES},
+        **{f"{name} {OVER}": Relative(name, LSTM) for name in (COMPUTE, *map(sync, DASHES))},
+        **{share(n, one): Quantity("", _of("efficiency", one, n)) for one in DASHES for n in COUNTS},
+    },
+    tables={
+        "Throughput, % of ideal": (
+            *(Column(f"N = {n}", share(n), in_percent) for n in COUNTS),
+            Column("compute", f"{COMPUTE} {OVER}"),
+            Column("communication", f"{sync(PER_STEP)} {OVER}"),
+            Column(f"per tensor: N = {WORKERS}", share(WORKERS, PER_TENSOR), in_percent),
+            Column("per tensor: communication", f"{sync(PER_TENSOR)} {OVER}"),
         )
-    ]
-    share = "throughput, % of ideal"
-    shown = [
-        panels.panel("by cluster size", *by_size, x="workers", y=share, log="xy", xticks=counts),
-        panels.panel(
-            f"{WORKERS} workers, by latency", *by_latency, at_x=[latencies.index(own)], log="y", y=share,
-            x="latency between nodes (us); line: the network's",
-            xticks={x: f"{us:g}" for x, us in enumerate(latencies)},
-        ),
-    ]  # fmt: skip
-    title = "GraVAC, figure 1a: throughput against cluster size"
-    said = (
-        f"modelled, assumed compute times, models at the paper's sizes; {facts.scale_text(scale)}"
-    )
-    by_size_table = pd.concat(map(table, reversed(DASHES)), ignore_index=True)
-    return made(
-        __file__, scale, runs, frame, [Section("Throughput, % of ideal", by_size_table)], CLAIMS,
-        judge=_judge, labels=MODELS, facts=g.head(runs, scale, network(runs)), said={"workers": WORKERS},
-        figures={"fig1a": lambda: plot.figure(title, said, shown, size=(4.7, 3.9), legend=3)},
-    )  # fmt: skip
+    },
+    claims=[WORDS.claim("lstm", _scales, assumed=g.ASSUMED, workers=WORKERS)],
+    figures={"fig1a": drawing(TITLE, _panels, size=(5.6, 3.9), legend=2)},
+    head=g.head,
+    said=lambda shown: {"workers": WORKERS},
+    alike=("scale.name", "study.networks", "study.workers", "study.latencies"),
+    first="model",
+    modelled=True,
+)  # fmt: skip

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper import panels
+from dgc_repro.paper.artifact import Artifact, Shown, drawing
 from dgc_repro.paper.claims import Check
-from dgc_repro.paper.frame import Column, Quantity, Values, join, measure, number, pivot, seeds
-from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id
+from dgc_repro.paper.frame import Column, Quantity, Values, number, seeds
+from dgc_repro.paper.gravac import DATA, FAMILIES, MILESTONES, MODELS, row_id
 from dgc_repro.paper.gravac import shared as g
-from dgc_repro.paper.page import Page, Section, Template
-from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, of_rows, require_alike
+from dgc_repro.paper.page import Template
+from dgc_repro.paper.records import Run
 
 POOL = "training"
-METHOD = "dense_variance"
-ROWS = {row_id(model, METHOD): f"{family}, dense" for model, family in FAMILIES.items()}
-LOOKS = [Look(ROWS[row], plot.CYCLE[place]) for row, place in zip(ROWS, (0, 2, 1), strict=True)]
+ROWS = {row_id(model, "dense_variance"): f"{family}, dense" for model, family in FAMILIES.items()}
 STARTING = MILESTONES[0]
 """The starting iterations: those before the learning rate first decays. Ours."""
 NUM_PARTS = 10
-FIRST, SECOND = "first tenth", "second tenth"
-NINTH, LAST = "last tenth but one", "last tenth"
-PARTS = {FIRST: 0, SECOND: 1, NINTH: NUM_PARTS - 2, LAST: NUM_PARTS - 1}
-VARIANCE, FALL = "variance of the gradient", "fall of the variance, first to last tenth"
-EARLY_CHANGE = "change of the variance, first to second tenth"
-LATE_CHANGE = "change of the variance, last tenth but one to last"
-SETTLING = "early change less late change"
+PARTS = {"first tenth": 0, "second tenth": 1, "last tenth but one": 8, "last tenth": 9}
+EARLY = "change of the variance, first to second tenth"
+LATE, SETTLING = (
+    "change of the variance, last tenth but one to last",
+    "early change less late change",
+)
 DRASTIC = 1.0
 """Drastically: by a factor of two, one doubling, either way. Ours."""
 
@@ -45,79 +41,63 @@ def variance(run: Run) -> tuple[g.Series, g.Series]:
 def in_part(run: Run, part: str) -> float:
     """Mean variance in a tenth of the starting iterations."""
     when, spread = variance(run)
-    end, left = g.at(run, STARTING), NUM_PARTS - PARTS[part]
-    after = end - end / NUM_PARTS * left if PARTS[part] else -math.inf
-    return g.mean(spread[(when > after) & (when <= end - end / NUM_PARTS * (left - 1))])
+    return g.mean(spread[np.ceil(NUM_PARTS * when / g.at(run, STARTING)) == PARTS[part] + 1])
 
 
-def _doublings(run: Run, before: str, after: str) -> float:
-    """log2 of the variance in one part over that in another one."""
+def _change(run: Run, before: str, after: str) -> float:
+    """Doublings or halvings of the variance from one part to another."""
     a, b = in_part(run, before), in_part(run, after)
-    return math.log2(b / a) if a > 0 and b > 0 else math.nan
+    return abs(math.log2(b / a)) if a > 0 and b > 0 else math.nan
 
 
-def _early(run: Run) -> float:
-    return abs(_doublings(run, FIRST, SECOND))
-
-
-def _late(run: Run) -> float:
-    return abs(_doublings(run, NINTH, LAST))
-
-
+early = partial(_change, before="first tenth", after="second tenth")
+late = partial(_change, before="last tenth but one", after="last tenth")
 QUANTITIES = {
-    FALL: Quantity("doublings", lambda run: -_doublings(run, FIRST, LAST)),
-    EARLY_CHANGE: Quantity("doublings", _early),
-    LATE_CHANGE: Quantity("doublings", _late),
-    SETTLING: Quantity("doublings", lambda run: _early(run) - _late(run)),
+    **{part: Quantity("", partial(in_part, part=part)) for part in PARTS},
+    EARLY: Quantity("doublings", early),
+    LATE: Quantity("doublings", late),
+    SETTLING: Quantity("doublings", lambda run: early(run) - late(run)),
 }
-READ = (
-    "Mean over workers of ||g_i||^2 less ||mean g||^2 in dense training, averaged over tenths of the "
-    f"starting iterations (the first {STARTING:,} of {g.STEPS:,} steps, or that share of a shorter run)."
-)
 CLAIMS = tuple(
     Template.read(__file__).claim(
-        name, Check(quantity, row_id(model, METHOD), above=above), of=model, ours=name != "saturates",
-        model=called, read=READ,
+        name, Check(quantity, row, above=above), of=model, ours=name == "drastic", model=MODELS[model],
+        starting=STARTING, steps=g.STEPS,
     )
-    for model, called in MODELS.items()
-    for name, quantity, above in (
-        ("falls", FALL, 0.0), ("drastic", EARLY_CHANGE, DRASTIC), ("saturates", SETTLING, 0.0),
-    )
+    for model, row in zip(MODELS, ROWS, strict=True)
+    for name, quantity, above in (("drastic", EARLY, DRASTIC), ("saturates", SETTLING, 0.0))
 )  # fmt: skip
 
 
-def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    own = of_rows(runs, ROWS)
-    for row in ROWS:
-        require_alike([run for run in own if run.row == row], g.ALIKE)
-    parts = {part: partial(in_part, part=part) for part in PARTS}
-    found = join(g.by_setting(own, VARIANCE, "", parts), measure(own, QUANTITIES))
-    columns = (
-        seeds(FALL),
-        *(Column(part, VARIANCE, setting=part) for part in PARTS),
-        Column("change: first two", EARLY_CHANGE, _factor),
-        Column("last two", LATE_CHANGE, _factor),
-    )
-    table = pivot(found, ROWS, columns, first="model")
-    lines = [
-        panels.lines(
-            [variance(run) for run in own if run.row == row], look.label, color=look.colour, linewidth=1.0
-        )
-        for row, look in zip(ROWS, LOOKS, strict=True)
-    ]  # fmt: skip
-    shown = [
-        panels.panel(
-            "starting iterations", *lines, x="iteration", y="variance over workers", log="y"
-        )
-    ]
-    title = f"{PAPER.label}, figure 1b: variance of the gradient"
-    said = facts.caption(own, scale)
-    return g.made(
-        __file__, scale, own, found, [Section("Variance of the gradient", table)], CLAIMS, labels=ROWS,
-        head=g.recorded(own), figures={"fig1b": lambda: plot.figure(title, said, shown, size=(7.2, 3.6))},
-    )  # fmt: skip
-
-
-def _factor(doublings: Values) -> str:
+def _times(doublings: Values) -> str:
     return number([2**value for value in doublings], None, "x")
+
+
+def _panels(shown: Shown) -> list[panels.Panel]:
+    lines = [
+        panels.lines([variance(run) for run in shown.runs if run.row == row], look.label, color=look.colour)
+        for row, look in shown.looks.items()
+    ]  # fmt: skip
+    return [panels.panel("", *lines, x="iteration", y="variance over workers", log="y")]
+
+
+page = Artifact(
+    __file__,
+    rows=ROWS,
+    quantities=QUANTITIES,
+    tables={
+        "Variance of the gradient": [
+            seeds(EARLY),
+            *PARTS,
+            Column("change: first two", EARLY, _times),
+            Column("last two", LATE, _times),
+        ]
+    },
+    claims=CLAIMS,
+    data=DATA,
+    figures={
+        "fig1b": drawing("GraVAC, figure 1b: variance of the gradient", _panels, size=(7.2, 3.6))
+    },
+    said=lambda shown: {"thinning": g.thinning(shown.runs)},
+    alike=("scale.name", "launch.kind", "launch.workers"),
+    first="model",
+)

@@ -1,83 +1,64 @@
-"""Shared by the pages of GraVAC's computed and measured runs: looks and labels of models, head, frame."""
+"""What the pages of GraVAC's modelled figures share: lines of a study, curves, the head."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dgc_repro.paper import facts, panels, plot
-from dgc_repro.paper.frame import longer, of
+from dgc_repro.paper.artifact import Shown
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
-MODELLED_MS = ("ms", "modelled")
-"""Unit and clock of milliseconds."""
-COLOURS = {RESNET101: (plot.BLUE, "o"), VGG16: (plot.GREEN, "s"), LSTM: (plot.ORANGE, "^")}
+ASSUMED = "compute times"
+"""Nobody has measured this input of modelled seconds: verdicts hold given it."""
+LOOKS = {
+    RESNET101: Look(MODELS[RESNET101], plot.BLUE, "o"),
+    VGG16: Look(MODELS[VGG16], plot.GREEN, "s"),
+    LSTM: Look(MODELS[LSTM], plot.ORANGE, "^"),
+}
 
 
-def labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Each model's label: the paper's name where the model has the paper's size, else layers and size."""
-    found = dict(MODELS)
-    for run in runs:
-        name, *rest = facts.model_text(run).split(", ")
-        size = next((part for part in rest if part.endswith(" parameters")), "")
-        if run.row in found and any("in place of" in part for part in rest):
-            found[run.row] = f"{name}, {size.removesuffix(' parameters')}"
+def lines(run: Run, **where: Any) -> pd.DataFrame:
+    """The lines of a run whose columns have these values, at the network's own latency: the first line's."""
+    chosen = run.lines["latency_us"] == run.lines["latency_us"].iloc[0]
+    for column, value in where.items():
+        chosen &= run.lines[column] == value
+    found: pd.DataFrame = run.lines[chosen]
     return found
 
 
-def head(
-    runs: Sequence[Run], scale: str, more: Sequence[tuple[str, str]]
-) -> tuple[tuple[str, str], ...]:
-    """The head of a page of computed or measured runs."""
-    environments = [run.environment for run in runs]
-    models = (f"{facts.model_text(run)}, {run.summary['tensors']} tensors" for run in runs)
-    return (
-        ("scale", facts.scale_text(scale)),
-        ("models", "; ".join(models)),
-        *more,
-        ("hardware", facts.distinct(e.get("hardware") for e in environments)),
-        ("code", facts.code_text(environments)),
-    )
-
-
-def numbers(
-    runs: Sequence[Run],
-    columns: Mapping[str, tuple[str, ...]],
-    setting: Callable[[pd.Series], str] = lambda line: "",
-) -> pd.DataFrame:
-    """The frame of the runs' lines. ``columns``: as of `longer`; ``setting``: of a line."""
-    table = pd.concat(run.lines.assign(row=run.row, seed=run.seed) for run in runs)
-    return longer(table.assign(setting=table.apply(setting, axis=1)), columns)
-
-
-def found_in(runs: Sequence[Run], column: str) -> list[float]:
-    """Every value of a column of the runs' lines, ascending."""
-    return sorted({float(value) for run in runs for value in run.lines[column]})
-
-
 def by_model(
-    frame: pd.DataFrame, quantity: str, settings: Mapping[float, str], label: str, dashes: str,
-    factor: float = 1.0,
-) -> list[panels.Draw]:  # fmt: skip
-    """A line for each model through ``quantity`` (times ``factor``) at the settings, by x."""
-    drawn = []
-    for model, (colour, marker) in COLOURS.items():
-        found = {x: v[0] for x, s in settings.items() if (v := of(frame, quantity, model, s))}
-        look = Look(f"{MODELS[model]}, {label}", colour, marker, dashes)
-        if found:
-            line = sorted(found), [factor * found[x] for x in sorted(found)]
-            drawn.append(panels.lines([line], **look.line))
-    return drawn
+    runs: Sequence[Run], x: str, y: str, label: str, dashes: str, **where: Any
+) -> panels.Draw:
+    """A line for each model through the column ``y`` of its `lines` by ``x``."""
+
+    def draw(axes: Axes) -> None:
+        for run in runs:
+            found, look = lines(run, **where), LOOKS[run.row]
+            look = replace(look, label=f"{look.label}, {label}", dashes=dashes)
+            axes.plot(found[x], found[y], **look.line)
+
+    return draw
 
 
-def own_latency(runs: Sequence[Run]) -> float:
-    """Microseconds between nodes as the network's file has them: the first line's."""
-    return float(runs[0].lines["latency_us"].iloc[0])
+def head(shown: Shown) -> list[tuple[str, str]]:
+    """The network with its source, and the assumed compute times, in place of the facts of trained runs."""
+    computes = (f"{MODELS[r.row]} {r.setting('study.compute_ms', 0):g} ms" for r in shown.runs)
+    nodes = (run.setting("study.networks", {}).items() for run in shown.runs)
+    network = facts.distinct(f"{name}: {node['source']}" for one in nodes for name, node in one)
+    workers = facts.distinct(facts.short(run.setting("study.workers")) for run in shown.runs)
+    seconds = f"communication modelled; compute of a step assumed: {', '.join(computes)}"
+    said = {"workers": f"{workers}, modelled", "network": network, "seconds": seconds}
+    return list((dict(built(shown)) | said).items())
 
 
-def at_latency(setting: str, latency: float, own: float) -> str:
-    """The setting of a number at a latency; the network's own goes without saying."""
-    return setting if latency == own else f"{setting}, {latency:g} us"
+def built(shown: Shown) -> list[tuple[str, str]]:
+    """The scale, in place of the facts of trained runs: the models have the paper's sizes at every scale."""
+    scale = f"{facts.scale_text(shown.scale)}; models at the paper's sizes"
+    return [("scale", scale), ("workers", ""), ("seconds", ""), ("seeds", "")]
