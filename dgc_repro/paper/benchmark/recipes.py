@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from matplotlib.figure import Figure
+import pandas as pd
 
-from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, frame, panels, plot
+from dgc_repro.paper import facts, frame, panels
+from dgc_repro.paper.artifact import Artifact, Shown, drawing
 from dgc_repro.paper.frame import Column, Quantity, pivot
-from dgc_repro.paper.page import Page, Section, made
-from dgc_repro.paper.records import Run, of_rows, require_alike
+from dgc_repro.paper.page import Section
+from dgc_repro.paper.records import Run, require_alike
 
 ROWS = ("low", "air", "fashion", "gpt", "char_lstm")
 """Recipes (conf/recipe), in order."""
@@ -21,41 +21,6 @@ TEXTS = frozenset({"gpt", "char_lstm"})
 ACCURACY, LOSS, MINUTES = "test accuracy", "test loss", "core-minutes"
 METRICS = {ACCURACY: "test/accuracy_percent", LOSS: "test/loss"}
 WORKLOAD = ("dataset", "model", "optimizer", "schedule", "train", "launch.workers", "launch.kind")
-
-
-def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError if the runs of a recipe are not alike."""
-    rows = {row: row for row in ROWS if any(run.row == row for run in runs)}
-    if not rows:
-        raise UserError(f"experiment.row: one of {', '.join(ROWS)}, got no finished run of them")
-    runs = of_rows(runs, rows)
-    require_alike(runs, ("scale.name",))
-    own = {row: [run for run in runs if run.row == row] for row in rows}
-    for row in rows:
-        require_alike(own[row], WORKLOAD)
-    quantities = {
-        ACCURACY: Quantity("%", partial(_quality, name=ACCURACY)),
-        LOSS: Quantity("nats", partial(_quality, name=LOSS)),
-        MINUTES: Quantity("minutes", core_minutes, "measured"),
-    }
-    found = frame.measure(runs, quantities)
-    columns = [
-        Column("test accuracy %", ACCURACY, 2),
-        Column("test loss, nats a token", LOSS, 3),
-        Column(MINUTES, MINUTES, 2),
-    ]
-    table = pivot(found, rows, columns, "recipe").assign(n=[len(own[row]) for row in rows])
-    words: dict[str, Callable[[Sequence[Run]], str]] = {
-        "data": facts.data_text,
-        "model": lambda of: facts.model_text(of[0]),
-        "epochs x global batch": lambda of: _length(of[0]),
-    }
-    for place, (name, text) in enumerate(words.items(), start=1):
-        table.insert(place, name, [text(own[row]) for row in rows])
-    return made(
-        __file__, scale, runs, found, [Section("Recipes", table)], head=[("model", "see the table")],
-        figures={"recipes": partial(_curves, runs, scale)},
-    )  # fmt: skip
 
 
 def core_minutes(run: Run) -> float:
@@ -69,27 +34,58 @@ def _quality(run: Run, name: str) -> float:
     return run.last(METRICS[name]) if is_its_own else math.nan
 
 
+def numbers(runs: Sequence[Run]) -> pd.DataFrame:
+    """The frame. Raises UserError if the runs of a recipe are not alike."""
+    for row in ROWS:
+        require_alike([run for run in runs if run.row == row], WORKLOAD)
+    units = {ACCURACY: "%", LOSS: "nats"}
+    quantities = {
+        name: Quantity(unit, partial(_quality, name=name)) for name, unit in units.items()
+    }
+    return frame.measure(
+        runs, {**quantities, MINUTES: Quantity("minutes", core_minutes, "measured")}
+    )
+
+
 def _length(run: Run) -> str:
     keys = ("train.batch_size", "train.accumulate", "launch.workers")
     batch = math.prod(int(run.setting(key)) for key in keys)
     return f"{run.setting('train.epochs')} x {batch}"
 
 
-def _curves(runs: Sequence[Run], scale: str) -> Figure:
-    """Quality by epoch, of images and of texts."""
-    shown = [row for row in ROWS if any(run.row == row for run in runs)]
-    looks = {
-        row: plot.Look(row, colour, marker)
-        for row, colour, marker in zip(shown, plot.CYCLE, plot.MARKERS, strict=False)
-    }
+def _table(shown: Shown) -> Section:
+    """The recipes that have runs."""
+    own = {row: [run for run in shown.runs if run.row == row] for row in ROWS}
+    own = {row: runs for row, runs in own.items() if runs}
+    columns = [
+        Column("test accuracy %", ACCURACY, 2),
+        Column("test loss, nats a token", LOSS, 3),
+        Column(MINUTES, MINUTES, 2),
+    ]
+    table = pivot(shown.frame, {row: row for row in own}, columns, "recipe")
+    table.insert(1, "data", [facts.data_text(runs) for runs in own.values()])
+    table.insert(2, "model", [facts.model_text(runs[0]) for runs in own.values()])
+    table.insert(3, "epochs x global batch", [_length(runs[0]) for runs in own.values()])
+    return Section("Recipes", table.assign(n=[len(runs) for runs in own.values()]))
 
-    shown_panels = []
-    for name, label, of_texts in (
-        (ACCURACY, "test accuracy (%)", False),
-        (LOSS, "test loss (nats a token)", True),
-    ):
-        if own := {row: looks[row] for row in shown if (row in TEXTS) == of_texts}:
-            curves = panels.curves(runs, METRICS[name], own, x="epoch")
-            shown_panels.append(panels.panel("", curves, x="epoch", y=label))
-    caption = facts.caption(runs, scale)
-    return plot.figure("Recipes", caption, shown_panels, size=(6.4, 3.8), legend=5)
+
+def _figure(shown: Shown) -> list[panels.Panel]:
+    """Quality by epoch, of images and of texts."""
+    labels = {ACCURACY: "test accuracy (%)", LOSS: "test loss (nats a token)"}
+    found = []
+    for name, label in labels.items():
+        if own := [run for run in shown.runs if (run.row in TEXTS) == (name == LOSS)]:
+            curves = panels.curves(own, METRICS[name], shown.looks, x="epoch")
+            found.append(panels.panel("", curves, x="epoch", y=label))
+    return found
+
+
+page = Artifact(
+    __file__,
+    rows={row: row for row in ROWS},
+    numbers=numbers,
+    tables={"Recipes": _table},
+    head=lambda shown: [("model", "see the table")],
+    alike=("scale.name",),
+    figures={"recipes": drawing("Recipes", _figure, size=(6.4, 3.8), legend=5)},
+)

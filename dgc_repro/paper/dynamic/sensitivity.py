@@ -20,7 +20,7 @@ from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.dynamic import NONE, PAPER, STATIC
 from dgc_repro.paper.dynamic.table1 import REGIME, TABLE_1, TEST, room_for
 from dgc_repro.paper.dynamic.table1 import UNDER_DENSE_POINTS as LEAST
-from dgc_repro.paper.frame import SENT, Column, Relative, Values, pivot, seeds, signed
+from dgc_repro.paper.frame import SENT, Column, Quantity, Relative, Values, pivot, seeds, signed
 from dgc_repro.paper.page import Page, Section, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -92,7 +92,7 @@ CLAIMS = (
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: accuracy and payload, and both against the dense run of the same seed."""
-    quantities = {
+    quantities: dict[str, Quantity | Relative] = {
         TEST: ACCURACY,
         "payload": SENT["payload"],
         SHARE: Relative("payload", DENSE, "%"),

@@ -13,7 +13,7 @@ from dgc_repro.paper.artifact import ACCURACY, Artifact, Shown, drawing
 from dgc_repro.paper.claims import Check, near, printed_table
 from dgc_repro.paper.dynamic import DYNAMIC, LOOKS, NONE, PAPER, STATIC
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, seeds
-from dgc_repro.paper.page import Section, Template
+from dgc_repro.paper.page import Section, Template, inert
 from dgc_repro.paper.records import Run
 
 WORDS = Template.read(__file__)
@@ -58,7 +58,7 @@ def _own_minutes(run: Run) -> float:
     return math.nan if run.setting("launch.kind") == "simulated" else _minutes(run)
 
 
-QUANTITIES = {
+QUANTITIES: dict[str, Quantity | Relative] = {
     "epochs": Quantity("epochs", lambda run: float(len(run.epochs))),
     TRAIN: Quantity("%", lambda run: run.last("train/accuracy_percent")),
     TEST: ACCURACY,
@@ -131,7 +131,9 @@ CLAIMS = (
 def _traces(shown: Shown) -> Section | None:
     lines = facts.traces(shown.runs)
     return (
-        Section("Policy traces", text="\n".join(f"- {line}" for line in lines)) if lines else None
+        Section("Policy traces", text="\n".join(f"- {inert(line)}" for line in lines))
+        if lines
+        else None
     )
 
 
