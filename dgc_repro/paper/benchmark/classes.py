@@ -21,14 +21,7 @@ from typing import Literal
 import numpy as np
 
 from dgc_repro.paper.benchmark.workloads import Workload
-from dgc_repro.paper.statistics import (
-    COVERAGE,
-    SHARED_BASELINE,
-    Estimate,
-    Prior,
-    holm,
-    moderated,
-)
+from dgc_repro.paper.statistics import COVERAGE, SHARED_BASELINE, Estimate, Prior, holm, moderated
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 Word = Literal["equivalent", "better", "worse", "undecided"]
@@ -54,13 +47,8 @@ class Shown:
     @property
     def interval(self) -> str:
         """The interval in words; '-' for none."""
-        return "-" if self.low == self.high else f"{_plain(self.low)} to {_plain(self.high)}"
-
-    @property
-    def text(self) -> str:
-        """Mean, interval and n."""
-        inside = "" if self.low == self.high else f" [{_plain(self.low)}, {_plain(self.high)}]"
-        return f"{_plain(self.mean)}{inside} (n={self.n})"
+        low, high = (f"{round(end, 2) + 0.0:.2f}" for end in (self.low, self.high))
+        return "-" if self.low == self.high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -122,12 +110,11 @@ def _words(estimates: Sequence[Estimate], workload: Workload) -> list[Word]:
     low = -margin if workload.is_difference else 1 / margin
     differs = holm([one.p_outside(none, none) for one in estimates])
     is_small = holm([one.p_inside(low, margin) for one in estimates])
-    found: list[Word] = []
-    for one, large, small in zip(estimates, differs, is_small, strict=True):
-        signed: Word = "better" if one.mean < none else "worse"
-        word: Word = signed if _is_shown(large) else "undecided"
-        found.append("equivalent" if _is_shown(small) else word)
-    return found
+    found: list[Word] = ["better" if one.mean < none else "worse" for one in estimates]
+    return [
+        "equivalent" if _is_shown(small) else word if _is_shown(large) else "undecided"
+        for word, large, small in zip(found, differs, is_small, strict=True)
+    ]
 
 
 def _is_shown(p: float) -> bool:
@@ -141,8 +128,3 @@ def _effect(loss: float, workload: Workload) -> float:
 
 def _loss(effect: float, workload: Workload) -> float:
     return effect if workload.is_difference else 100 * (effect - 1)
-
-
-def _plain(value: float) -> str:
-    """Two decimals, without a minus before zero."""
-    return f"{round(value, 2) + 0.0:.2f}"
