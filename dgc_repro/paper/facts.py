@@ -164,27 +164,23 @@ def departures(runs: Sequence[Run], scale: str) -> list[tuple[str, str]]:
         return []
     conf, run = conf_dir(), runs[0]
     family = run.setting("scale.family", "")
-    stated = scale_of(family, scale)
-    if stated is None:  # custom
-        scale = "none"
-    base, sizes = yaml.safe_load((conf / "config.yaml").read_text("utf-8")), stated or {}
-    nodes = [n for n in (*base["defaults"], *sizes.get("defaults", ())) if isinstance(n, dict)]
-    usual_names = {
-        key.removeprefix("override /"): name for node in nodes for key, name in node.items()
-    }
+    if (sizes := scale_of(family, scale)) is None:  # custom
+        scale, sizes = "none", {}
+    base = yaml.safe_load((conf / "config.yaml").read_text("utf-8"))
+    chosen: dict[str, str] = {}
+    for node in (*base["defaults"], *sizes.get("defaults", ())):
+        if isinstance(node, dict):
+            chosen |= {key.removeprefix("override /"): name for key, name in node.items()}
+    files = {group: conf / group / f"{chosen[group]}.yaml" for group in COMPONENTS}
+    stated = {group: yaml.safe_load(path.read_text("utf-8")) for group, path in files.items()}
     found = []
-    for group in (*COMPONENTS, "train"):
-        own, usual = run.setting(group), {**base.get(group, {})}
-        if group in COMPONENTS:
-            usual = yaml.safe_load((conf / group / f"{usual_names[group]}.yaml").read_text("utf-8"))
-        usual = {
-            k: "to give" if v == "???" else v for k, v in (usual | sizes.get(group, {})).items()
-        }
+    for group, of_file in {**stated, "train": base["train"]}.items():
+        own, usual = run.setting(group), of_file | sizes.get(group, {})
         if own.get("_target_") != usual.get("_target_"):
-            found.append(f"{group}={short(own)} ({usual_names[group]})")
+            found.append(f"{group}={short(own)} ({chosen[group]})")
             continue
         found += [
-            f"{group}.{key}={short(value)} ({short(usual.get(key))})"
+            f"{group}.{key}={short(value)} ({short(usual.get(key)).replace('???', 'to give')})"
             for key, value in own.items()
             if value != usual.get(key) and key not in (*FREE_KEYS, *WITHOUT_EFFECT)
         ]

@@ -16,7 +16,7 @@ from dgc_repro.paper.frame import Column, Quantity
 from dgc_repro.paper.gravac import LSTM, RESNET101, VGG16, fig1a
 from dgc_repro.paper.gravac import studies as g
 from dgc_repro.paper.page import Template
-from dgc_repro.paper.panels import Panel, panel
+from dgc_repro.paper.panels import Panel, panel, rule
 
 NONE, STATED, MEASURED = "none", "stated", "measured"
 SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
@@ -73,11 +73,11 @@ def _panels(shown: Shown) -> list[Panel]:
             for s in series
         ]
         marks = [
-            (row[0], {"color": g.LOOKS[model].colour, "alpha": 0.6})
+            rule("x", row[0], color=g.LOOKS[model].colour, alpha=0.6)
             for model, row in PRINTED.rows.items()
         ]
         y = f"{column}, of that at 10x"
-        return panel(name, *drawn, x="compression factor", y=y, log="xy", at_x=marks)
+        return panel(name, *drawn, *marks, x="compression factor", y=y, log="xy")
 
     return [
         one("a: throughput", "throughput", *SERIES),

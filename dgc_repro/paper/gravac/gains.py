@@ -78,7 +78,7 @@ def _panels(shown: Shown) -> list[panels.Panel]:
             for row in trained
         }
         drawn = panels.bars(groups, means, shown.looks)
-        return panels.panel(GAIN[kind], drawn, y="mean gain", log="y", at_y=[EPS])
+        return panels.panel(GAIN[kind], drawn, panels.rule("y", EPS), y="mean gain", log="y")
 
     curves = shown.curves("test/accuracy_percent")
     quality = panels.panel("test accuracy", curves, x="iteration", y="test accuracy (%)")
