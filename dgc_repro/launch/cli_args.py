@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from dgc_repro.checked import Count, Positive, kind_of, within
 from dgc_repro.errors import UserError
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.typed import nearest
@@ -21,8 +25,8 @@ UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9}
 def read(
     arguments: Sequence[str], command: str, keys: Keys, groups: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """(values of own keys, overrides). ``groups``: keys of a run at the top, for the nearest name. Answers
-    ``--help``. Raises UserError for what is neither."""
+    """(values of own keys, overrides). ``groups``: keys of a run at the top. Answers ``--help``. Raises
+    UserError for what is neither."""
     if {"-h", "--help"} & set(arguments):
         print(f"usage: python -m dgc_repro {command} [key=value ...]\n")
         for key, (reader, default, *said) in keys.items():
@@ -42,7 +46,8 @@ def read(
         elif key.lstrip("+~").split(".")[0].split("@")[0] in groups:
             overrides.append(argument)
         else:
-            raise UserError(f"{key}: no such key; {nearest(key, [*keys, *groups])}")
+            shown = [*keys, *["those of a run (--help)"] * bool(groups)]
+            raise UserError(f"{key}: no such key; {nearest(key, [*keys, *groups], shown)}")
     if overrides:
         from dgc_repro.launch.overrides import check_overrides  # imports torch: seconds
 
@@ -97,33 +102,32 @@ def _range(key: str, text: str, like: str, factor: int, units: Mapping[str, int]
     return sorted(found)
 
 
-def positive(key: str, text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UserError(f"{key}: a number above 0, got {text!r}")
+def _reader(annotation: Any) -> Reader:
+    """What reads a value as Hydra's grammar has it, and checks it by an annotation (checked.py)."""
+    kind = kind_of(annotation)
+
+    def read_value(key: str, text: str) -> Any:
+        try:
+            value = OverridesParser.create().parse_override(f"{key}={text}").value()
+        except HydraException:
+            value = text
+        if not kind.fits(value):
+            raise UserError(f"{key}: {kind.words}, got {text!r}")
+        return value
+
+    read_value.__doc__ = f"{kind.words.capitalize()}."
+    return read_value
+
+
+positive = _reader(Positive)
+from_zero = _reader(Annotated[float, within(0)])
+count = _reader(Count)
+
+
+def yes_no(key: str, text: str) -> bool:
+    """true or false."""
+    value: bool = _reader(bool)(key, text)
     return value
-
-
-def from_zero(key: str, text: str) -> float:
-    """A number from 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UserError(f"{key}: a number from 0, got {text!r}")
-    return value
-
-
-def count(key: str, text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise UserError(f"{key}: a whole number from 1, got {text!r}")
-    return int(text)
 
 
 def share_of(key: str, text: str) -> tuple[int, int]:
@@ -132,13 +136,6 @@ def share_of(key: str, text: str) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise UserError(f"{key}: a share such as 2/3, the second of three, got {text!r}")
     return int(found[1]), int(found[2])
-
-
-def yes_no(key: str, text: str) -> bool:
-    """true or false."""
-    if text.lower() not in ("true", "false"):
-        raise UserError(f"{key}: true or false, got {text!r}")
-    return text.lower() == "true"
 
 
 def some_text(key: str, text: str) -> str:

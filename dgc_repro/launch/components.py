@@ -24,17 +24,13 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.gradients import MODEL
-from dgc_repro.launch import sections
 from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import mapping, nearest
 from dgc_repro.model.low_rank import LowRank
-from dgc_repro.network.profile import Network
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.planned import PlansByEpoch
-from dgc_repro.train.settings import TrainSettings
-from dgc_repro.train.stopping import Stopping
 
 PACKAGE = __name__.partition(".")[0]
 TORCHVISION_FIX = f"; install the torchvision that was built for torch {torch.__version__}"
@@ -108,43 +104,22 @@ def build_policy(config: Config) -> Policy:
     return policy
 
 
-class Components:
-    """The components and sections of a run's config, each built once. Raises UserError naming the key that is
-    wrong."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        made = sections.check(config)
-        self.launch: sections.Launch = made["launch"]
-        self.exchange: sections.Exchange = made["exchange"]
-        self.train: TrainSettings = made["train"]
-        self.stopping: Stopping = made["stopping"]
-        self.policy = build_policy(config)
-        self.compressor = build_compressor(config, self.policy)
-        self.optimizer = self._optimizer()
-        self.network: Network = component(config["network"], "network")
-        self.schedule = component(config["schedule"], "schedule")
-        self.dataset = component(config["dataset"], "dataset")
-        self.model = component(config["model"], "model")
-        self.generalization = component(config["generalization"], "generalization")
-        self.low_rank = low_rank_of(config)
-
-    def _optimizer(self) -> Any:
-        """Raises UserError, which says why where conf/compressor/{dgc,demo}.yaml has set a momentum of 0 that
-        the optimizer does not have."""
-        node, key = self.config["optimizer"], "optimizer.momentum"
-        try:
-            return component(node, "optimizer")
-        except UserError as error:
-            if not str(error).startswith(f"{key}: no such key") or node["momentum"] != 0:
-                raise
-            name, by, fix = str(node["_target_"]).rpartition(".")[2], "demo", ""
-            if not any(isinstance(part, DeMo) for part in nested(self.compressor)):
-                by, fix = "dgc", f", or DGC without that wrapper: {WITHOUT_MOMENTUM}"
-            raise UserError(
-                f"{key}: {name} has no momentum, and compressor={by} sets it to 0, because a wrapper applies "
-                f"momentum on the workers; use optimizer=sgd{fix}"
-            ) from error
+def build_optimizer(config: Config, compressor: Compressor) -> Any:
+    """The optimizer's settings. Raises UserError, with the reason where conf/compressor/{dgc,demo}.yaml has
+    set a momentum of 0 that the optimizer does not have."""
+    node, key = config["optimizer"], "optimizer.momentum"
+    try:
+        return component(node, "optimizer")
+    except UserError as error:
+        if not str(error).startswith(f"{key}: no such key") or node["momentum"] != 0:
+            raise
+        name, by, fix = str(node["_target_"]).rpartition(".")[2], "demo", ""
+        if not any(isinstance(part, DeMo) for part in nested(compressor)):
+            by, fix = "dgc", f", or DGC without that wrapper: {WITHOUT_MOMENTUM}"
+        raise UserError(
+            f"{key}: {name} has no momentum, and compressor={by} sets it to 0, because a wrapper applies "
+            f"momentum on the workers; use optimizer=sgd{fix}"
+        ) from error
 
 
 def settled(config: Config) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,22 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.networks import with_profiles
-from dgc_repro.launch.paths import (
-    OF_ALL_KEYS,
-    composing,
-    conf_dirs,
-    flat_keys,
-    is_group,
-    keys_of,
-    options,
-    paper_members,
-)
-from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.paths import composing, config_loader, flat_keys, is_group, options
+from dgc_repro.launch.typed import made, nearest, nearest_key
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.names import renamed
 
-NOT_KEYS = ("paper", "queue.yaml", "wandb")
-"""Files and folders of conf/ whose names are not keys of a run."""
+NOT_KEYS = ("hydra", "paper", "queue", "wandb")
+"""Files and groups of configs whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
 """Config keys that are not settings of a run."""
 EXTRAS = {
@@ -148,32 +139,30 @@ def _nearest_key(key: str) -> str:
     """The likeliest key; one that exists belongs to another member of its group."""
     if now := renamed(key):
         return now
-    group = key.partition(".")[0]
-    members = sorted(
-        {
-            path.stem
-            for root in conf_dirs()
-            for path in (root / group).glob("*.yaml")
-            if key in keys_of(path, root)
-        }
-    )
+    by_member = dict(_keys_by_member())
+    group = f"{key.partition('.')[0]}="
+    members = sorted(m for m, keys in by_member.items() if key in keys and m.startswith(group))
     if members:
-        return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
-    groups = {path.name for root in conf_dirs() for path in root.iterdir() if path.is_dir()}
-    groups |= {member.partition("/")[0] for member in paper_members()}
-    return nearest(key, [*known_keys(), *(name for name in groups if name not in NOT_KEYS)])
+        return f"it is a setting of {', '.join(members)}"
+    groups = {member.partition("=")[0].partition("/")[0] for member in by_member} - {""}
+    return nearest_key(key, [*known_keys(), *groups])
+
+
+def _keys_by_member(group: str = "") -> Iterator[tuple[str, set[str]]]:
+    """The dotted keys that each member of a group sets, such as ``compressor=uniform``."""
+    loader: Any = config_loader()
+    for name in loader.get_group_options(group):
+        if name not in NOT_KEYS:
+            found = loader.repository.load_config(f"{group}/{name}".lstrip("/"))
+            node: Any = OmegaConf.to_container(found.config, resolve=False)
+            is_global = found.header.get("package") == "_global_" or not group
+            prefix = "" if is_global else f"{group.replace('/', '.')}."
+            yield f"{group}={name}", {*flat_keys(node, prefix)}
+    for name in loader.list_groups(group):
+        if name not in NOT_KEYS:
+            yield from _keys_by_member(f"{group}/{name}".lstrip("/"))
 
 
 def known_keys() -> list[str]:
     """All dotted keys of the default config and of every group member."""
-    keys = {
-        key
-        for root in conf_dirs()
-        for path in root.rglob("*.yaml")
-        if path.relative_to(root).parts[0] not in NOT_KEYS
-        for key in keys_of(path, root)
-    }
-    for member, node in paper_members().items():
-        if member.partition("/")[0] in OF_ALL_KEYS:
-            keys |= {*flat_keys(node)}
-    return sorted(keys)
+    return sorted(set().union(*(keys for _, keys in _keys_by_member())))

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -123,10 +124,7 @@ def conf_dirs_apart(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 def conf_dirs() -> list[Path]:
     """Every folder that Hydra searches for configs of ours and of users, ours first."""
-    if not GlobalHydra.instance().is_initialized():
-        with composing():
-            return conf_dirs()
-    found = GlobalHydra.instance().config_loader().get_search_path().get_path()
+    found = config_loader().get_search_path().get_path()
     return [folder_of(e.path) for e in found if e.provider not in ("hydra", "schema")]
 
 
@@ -145,21 +143,22 @@ def folder_of(place: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)), *folders)
 
 
+def config_loader() -> ConfigLoader:
+    """Hydra's, of the command that is running or of the defaults."""
+    if not GlobalHydra.instance().is_initialized():
+        with composing():
+            return GlobalHydra.instance().config_loader()
+    return GlobalHydra.instance().config_loader()
+
+
 def is_group(name: str) -> bool:
     """Whether a key is a group of configs."""
-    of_papers = {member.partition("/")[0] for member in paper_members()}
-    return name in of_papers or any((root / name).is_dir() for root in conf_dirs())
+    return "." not in name and name in config_loader().list_groups("")
 
 
 def options(group: str) -> list[str]:
     """The members of a group."""
-    own = {path.stem for root in conf_dirs() for path in (root / group).glob("*.yaml")}
-    of_papers = {
-        member.rpartition("/")[2]
-        for member in paper_members()
-        if member.rpartition("/")[0] == group
-    }
-    return sorted(own | of_papers)
+    return config_loader().get_group_options(group)
 
 
 def option(group: str, name: str) -> dict[str, Any]:
@@ -167,16 +166,6 @@ def option(group: str, name: str) -> dict[str, Any]:
     path = conf_dir() / group / f"{name}.yaml"
     node: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return node
-
-
-def keys_of(path: Path, root: Path | None = None) -> set[str]:
-    """The dotted keys that a file of conf/, or of another root, sets."""
-    group = path.relative_to(root or conf_dir()).parent.as_posix().replace("/", ".")
-    text = path.read_text(encoding="utf-8")
-    is_global = "# @package _global_" in text
-    return set(
-        flat_keys(yaml.safe_load(text) or {}, "" if is_global or group == "." else f"{group}.")
-    )
 
 
 def flat_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

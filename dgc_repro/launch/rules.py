@@ -19,7 +19,14 @@ from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import fit_together
-from dgc_repro.launch.components import Components
+from dgc_repro.launch import sections
+from dgc_repro.launch.components import (
+    build_compressor,
+    build_optimizer,
+    build_policy,
+    component,
+    low_rank_of,
+)
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.environment import available_cores, shortage
 from dgc_repro.launch.netlab import rates_of
@@ -33,7 +40,7 @@ from dgc_repro.policy.interface import SPREAD, measures
 from dgc_repro.policy.warmup import Warmup
 from dgc_repro.study.generalization import Nothing
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
-from dgc_repro.train.stopping import COLUMNS, PERPLEXITY, TOP5, TRAIN_CROSS_ENTROPY
+from dgc_repro.train.stopping import COLUMNS, PERPLEXITY, TOP5, TRAIN_CROSS_ENTROPY, Stopping
 
 PROCESS_BYTES = 350_000_000  # of a rank that has loaded torch and a tiny model (measured: 375 MB)
 COMMON_SIZE = 2048  # a model with no larger setting is not estimated: published ones fit
@@ -46,11 +53,24 @@ NOT_OF = {"images": (PERPLEXITY,), "words": (TOP5, TRAIN_CROSS_ENTROPY)}
 """Metrics of `stopping` that data of a kind have not."""
 
 
-class Setup(Components):
-    """The components of a run, and what rules ask of them."""
+class Setup:
+    """The components and sections of a run's config, each built once, and what rules ask of them. Raises
+    UserError naming the key that is wrong."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+        self.config = config
+        made = sections.check(config)
+        self.launch: sections.Launch = made["launch"]
+        self.exchange: sections.Exchange = made["exchange"]
+        self.train: TrainSettings = made["train"]
+        self.stopping: Stopping = made["stopping"]
+        self.policy = build_policy(config)
+        self.compressor = build_compressor(config, self.policy)
+        self.optimizer = build_optimizer(config, self.compressor)
+        groups = ("network", "schedule", "dataset", "model", "generalization")
+        parts = (component(config[group], group) for group in groups)
+        self.network, self.schedule, self.dataset, self.model, self.generalization = parts
+        self.low_rank = low_rank_of(config)
         self.kind, self.workers = self.launch.kind, self.launch.workers
         self.node_size = self.launch.workers_per_node or 1
         self.overlap = self.exchange.overlap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dgc_repro.checked import refuse
@@ -12,19 +12,25 @@ from dgc_repro.errors import UserError
 from dgc_repro.names import renamed
 
 T = TypeVar("T")
-MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause that names the likeliest intended name, or all there are."""
+def nearest(name: str, known: Iterable[str], shown: Sequence[str] | None = None) -> str:
+    """A clause that names the likeliest intended name; without one, all of them or those that are
+    ``shown``."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"
-    shown = (
-        choices if len(choices) <= MOST_SHOWN else sorted({name.split(".")[0] for name in choices})
-    )
-    return f"there are: {', '.join(shown) or 'none'}"
+    return f"there are: {', '.join(choices if shown is None else shown) or 'none'}"
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str:
+    """A clause that names the likeliest intended one of many keys, or the three that are most like it."""
+    choices = sorted(known)
+    alike = difflib.get_close_matches(key, choices, n=3, cutoff=0) or choices[:3]
+    if difflib.get_close_matches(key, alike, cutoff=0.6):
+        return f"did you mean {alike[0]}?"
+    return f"the nearest keys are {', '.join(alike)}; --help lists all"
 
 
 def mapping(node: Any, place: str) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ class GraVAC(PlansAhead):
         object.__setattr__(self, "values", tuple(self.ladder or factors))
 
     def _check_without_effect(self) -> None:
-        """Refuse what would do nothing. (``workers`` beside ``smoothing``: launch/build.py, which knows the
+        """Refuse what would do nothing. (``workers`` beside ``smoothing``: launch/rules.py, which knows the
         run's.)"""
         if self.ladder is not None:
             idle: tuple[str, ...] = ("theta_min", "theta_max", "scaling", "ratio")
