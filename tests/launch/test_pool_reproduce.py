@@ -19,7 +19,7 @@ from dgc_repro.launch.reproduce import OPTIONAL_RUNS, _pool, reproduce, runs_of
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper import pool
 from dgc_repro.paper.frame import lines
-from dgc_repro.paper.gravac import fig7_10, fig11, table4
+from dgc_repro.paper.gravac import fig7_11, table4
 from dgc_repro.paper.page import Page
 from dgc_repro.paper.records import Run
 
@@ -39,7 +39,7 @@ def rows(trained: list[Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[], l
         """A page that only lists its rows."""
         return Page(" ".join(run.row for run in runs), scale, runs, (), (), (), lines([]))
 
-    for module in (fig7_10.ARTIFACTS["fig10"], fig11, table4):
+    for module in (fig7_11.ARTIFACTS["fig10"], fig7_11.ARTIFACTS["fig11"], table4):
         monkeypatch.setattr(module, "page", listed)
     _pool.cache_clear()
 

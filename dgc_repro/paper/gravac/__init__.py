@@ -22,7 +22,7 @@ PAPER = Paper(
     "https://arxiv.org/abs/2305.12201",
 )
 POOL = "training"
-MODULES = {f"fig{n}": "fig4_6" if n < 7 else "fig7_10" for n in range(4, 11)}
+MODULES = {f"fig{n}": "fig4_6" if n < 7 else "fig7_11" for n in range(4, 12)}
 """Modules of several artifacts."""
 RESNET101, VGG16, LSTM = "resnet101", "vgg16", "lstm"
 MODELS = {RESNET101: "ResNet101", VGG16: "VGG16", LSTM: "LSTM"}

@@ -1,8 +1,8 @@
-"""What GraVAC's pages of training runs share: the runs of a model, quantities, words of claims, tables.
+"""What GraVAC's pages of training runs share: runs of a model, quantities, words of claims, parts of pages.
 
 Target    of a model: the mean final quality of our dense runs less one standard deviation (a perplexity:
-          plus one); with one seed the mean. At scale paper and for `low` also the paper's. For time to
-          target only: claims on quality compare a row with dense, paired by seed.
+          plus one); with one seed the mean. For time to target only: claims on quality compare a row with
+          dense, paired by seed.
 Reached   after the first epoch whose quality is the target or better: times are whole epochs.
 Plateau   the last epoch that beats the last counted one by more than a share (``stopping.plateau``)
           of the run's best; the first epoch counts.
@@ -10,68 +10,54 @@ Failed    quality came less than a seventh of the way from chance to the target,
           not finite. For a perplexity the way is in nats a word, and chance is the test perplexity of the
           training part's word frequencies, or the vocabulary where these are not known.
 
-Seconds are infinite where a run never reaches the target, or has failed. Long runs record the decisions of
-evenly spaced steps: shares and means are of the recorded steps.
+Seconds are modelled, and infinite where a run never reaches the target, or has failed. Long runs record the
+decisions of evenly spaced steps: shares and means are of the recorded steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dgc_repro.paper import facts, frame, gravac, page, panels, verdict
+from dgc_repro.paper import facts, frame, gravac, page, panels, plot
 from dgc_repro.paper.claims import Check, Claim, near
-from dgc_repro.paper.frame import SENT, Quantity, join, lines, longer
+from dgc_repro.paper.frame import SENT, Column, Quantity, Relative, lines, longer
 from dgc_repro.paper.gravac import (
     DATA,
     DENSE,
     LABELS,
     LSTM,
     MODELS,
-    RESNET101,
+    REDUCTIONS,
     SETUP,
-    WORKERS,
     norm_of,
     row_id,
 )
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import Verdict
 
 Series = NDArray[np.float64]
 ALIKE = (*facts.ALIKE, "train.step_time", "stopping.metric")
-QUALITY, PERPLEXITY, TEST_LOSS, FAILED = "final accuracy", "final perplexity", "test loss", "failed"
-ABOVE_FAILING = "quality above the failing level"
-FLOATS = "floats sent"
+QUALITY, PERPLEXITY = "final accuracy", "final perplexity"
+ABOVE_FAILING, FLOATS = "quality above the failing level", "floats sent"
 RUN_SECONDS, PLATEAU_SECONDS = "seconds of the run", "seconds to the plateau"
-TARGET_SECONDS, REACHED = "seconds to the target", "target reached"
-PAPERS = ", the paper's target"
-"""Appended to the last two at scale paper and for `low`."""
-LESS_DENSE = "final quality less dense's"
+TARGET_SECONDS = "seconds to the target"
 FEWER = {name: f"{name}, times less than dense" for name in SENT}
-WIRE_MANY = f"wire of {WORKERS} workers, times less than dense"
-MODELLED, WORKERS_HERE, MEASURED = "modelled", "modelled, workers as here", "measured"
-"""Settings of quantities in seconds."""
-CLOCK_TEXTS = {
-    MODELLED: "the paper's network, assumed compute, free compression",
-    WORKERS_HERE: "the same network; compute, compression and decompression of one worker as measured here, "
-    "for models of full size",
-    MEASURED: "wall time here, where simulated workers take turns and no data moves",
+PRINTED_FLOATS: frame.Known = {
+    (row_id(model, method), FEWER[FLOATS]): times
+    for model, of in REDUCTIONS.items()
+    for method, times in of.items()
 }
 ASSUMED = "compute times and free compression"
 """Nobody has measured these inputs of modelled seconds: verdicts on seconds hold given them."""
-HYPER = {
-    "batch": "train.batch_size", "momentum": "optimizer.momentum",
-    "weight decay": "optimizer.weight_decay", "lr": "optimizer.lr",
-}  # fmt: skip
 WORD_FREQUENCIES: dict[tuple[str, int | None, int | None], float] = {
     ("ptb (valid as train)", 63_720, 20_000): 447.2,
     ("topics of Python 3.11's documentation (embedded, sha256 d9dc35bc)", 1_936, 800): 468.7,
@@ -97,6 +83,11 @@ class Metric:
     def axis(self) -> str:
         """The label with its unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def steps(self) -> str:
+        """The unit of `above_failing`."""
+        return "points" if self.sign > 0 else "nats"
 
 
 METRICS = {
@@ -174,18 +165,7 @@ def runs_of(found: Sequence[Course]) -> list[Run]:
     return [run for one in found for run in one.runs]
 
 
-def compared(runs: Sequence[Run]) -> list[Run]:
-    """Without dense runs of seeds that no other row has: these count for the target alone."""
-    seeds = {run.seed for run in runs if run.method != DENSE}
-    return [run for run in runs if run.seed in seeds or not seeds]
-
-
-def num_steps(run: Run) -> int:
-    """Steps of the whole run."""
-    return int(run.epochs["step"].iloc[-1])
-
-
-# -- quality and seconds
+# -- quality, what is sent, seconds
 
 
 def met_at(values: Series, target: float, sign: int) -> int | None:
@@ -207,195 +187,56 @@ def plateau_at(values: Series, sign: int, share: float) -> int:
     return place
 
 
-def _column(run: Run, name: str) -> Series:
-    missing = pd.Series(math.nan, run.epochs.index)
-    return np.asarray(run.epochs.get(name, missing), dtype=np.float64)
-
-
-def _workers_here(run: Run) -> Series:
-    """Steps of an epoch x ((compute + compress) / workers + decompress), summed, + communication.
-
-    Compute and compress of simulated workers are sums over the workers; what is gathered is decompressed
-    once for all. NaN for a reduced model (``network.message_scale`` is not 1), whose milliseconds times the
-    scale of its messages were 3 times (compute) to 12 times (compression) those of the full model."""
-    if float(run.setting("network.message_scale", 1.0)) != 1.0:
-        return np.full(len(run.epochs), math.nan)
-    simulated = run.setting("launch.kind") == "simulated"
-    workers = int(run.setting("launch.workers")) if simulated else 1
-    compute, compress, decompress = (
-        _column(run, f"time/{span}_ms") for span in ("compute", "compress", "decompress")
-    )
-    steps = np.diff(_column(run, "step"), prepend=0.0)
-    here = np.cumsum(steps * ((compute + compress) / workers + decompress) / 1e3)
-    return np.asarray(here + _column(run, "time/modelled_communicate_seconds"), dtype=np.float64)
-
-
-CLOCKS: dict[str, Callable[[Run], Series]] = {
-    MODELLED: lambda run: _column(run, "time/modelled_seconds"),
-    WORKERS_HERE: _workers_here,
-    MEASURED: lambda run: _column(run, "time/train_seconds"),
-}
-"""Seconds since a run's start after each epoch, NaN without such a clock."""
-
-
-def shown_clocks(found: pd.DataFrame) -> list[str]:
-    """The clocks that a frame's runs have."""
-    used = set(found.loc[found["quantity"] == RUN_SECONDS, "setting"])
-    return [clock for clock in CLOCKS if clock in used]
-
-
-def clocks_text(clocks: Sequence[str]) -> str:
-    """What each clock is, for the text above a table."""
-    said = "; ".join(f"{clock}: {CLOCK_TEXTS[clock]}" for clock in clocks)
-    return f"Seconds, {said}. Measured seconds are rough where the machine was busy."
-
-
-def chance(run: Run, metric: Metric) -> tuple[float, str] | None:
-    """The quality of guessing, and how one guesses; None where it is not known."""
-    if metric.sign < 0:
-        sizes = (run.setting("dataset.train_size"), run.setting("dataset.test_size"))
-        known = WORD_FREQUENCIES.get((str(run.environment.get("data")), *sizes))
-        if known is not None:
-            return known, "perplexity of the training part's word frequencies"
-    if not (classes := run.summary.get("classes")):
-        return None
-    if metric.sign < 0:
-        return float(classes), "the vocabulary, since word frequencies are not known"
-    answers = 5 if metric == METRICS["top5"] else 1
-    return min(100.0, 100.0 * answers / classes), f"{answers} of {int(classes)} classes"
-
-
-def has_failed(run: Run, one: Course) -> bool:
-    """The rule at the top of this file; without a target the way leads to a perfect answer."""
-    return not _is_finite(run, one) or above_failing(run, one) <= 0
-
-
-def _is_finite(run: Run, one: Course) -> bool:
-    return math.isfinite(one.last(run)) and math.isfinite(run.last("train/loss"))
+def chance(run: Run, metric: Metric) -> float:
+    """The quality of guessing, NaN where it is not known."""
+    classes = float(run.summary.get("classes") or math.nan)
+    if metric.sign > 0:
+        return min(100.0, 100.0 * (5 if metric == METRICS["top5"] else 1) / classes)
+    sizes = (run.setting("dataset.train_size"), run.setting("dataset.test_size"))
+    return WORD_FREQUENCIES.get((str(run.environment.get("data")), *sizes), classes)
 
 
 def above_failing(run: Run, one: Course) -> float:
     """How far a run came beyond the level at which it has failed: points, or nats a word. A run that is not
-    finite counts as guessing. NaN where chance is not known."""
-    guess = chance(run, one.metric)
-    if guess is None:
-        return math.nan
+    finite counts as guessing. NaN where chance is not known. Without a target the way leads to a perfect
+    answer."""
+    guess, last = chance(run, one.metric), one.last(run)
     perfect = 100.0 if one.metric.sign > 0 else 1.0
     goal = perfect if math.isnan(one.target) else one.target
-    levels = (guess[0], goal, one.last(run) if _is_finite(run, one) else guess[0])
-    start, end, came = levels if one.metric.sign > 0 else (-math.log(v) for v in levels)
+    is_finite = math.isfinite(last) and math.isfinite(run.last("train/loss"))
+    levels = (guess, goal, last if is_finite else guess)
+    start, end, came = levels if one.metric.sign > 0 else (-math.log(level) for level in levels)
     return came - start - gravac.failed_share() * max(0.0, end - start)
 
 
-def failed_text(one: Course) -> str:
-    """The rule with the chance that was used, for the text above a table."""
-    found = [guess for run in one.runs if (guess := chance(run, one.metric)) is not None]
-    unit = f" {one.metric.unit}".rstrip()
-    said = facts.distinct(f"{value:.4g}{unit}, {how}" for value, how in found)
-    worse = any(one.metric.sign * (one.target - value) <= 0 for value, _ in found)
-    return (
-        f"Failed: less than {gravac.failed_share():.3f} of the way from chance ({said}) to the target, or "
-        "not finite; a failed row has no speedup."
-        + (" The target itself is no better than chance." if worse else "")
-    )
+def seconds(run: Run) -> Series:
+    """Modelled seconds since the start of the run after each epoch, NaN where none are recorded."""
+    missing = pd.Series(math.nan, run.epochs.index)
+    return np.asarray(run.epochs.get("time/modelled_seconds", missing), dtype=np.float64)
 
 
-def target_text(one: Course) -> str:
-    """The target with the dense runs behind it."""
-    if math.isnan(one.target):
-        return "No dense run: no target."
-    dense = list(map(one.last, one.of(DENSE)))
-    sign = "less" if one.metric.sign > 0 else "plus"
-    spread = "one seed" if len(dense) < 2 else f"n = {len(dense)}; {sign} one standard deviation"
-    return (
-        f"Target for times: {one.target:.2f}, from dense {frame.number(dense, 2)} ({spread}). The paper's "
-        f"target: {SETUP(one.model, 'target'):g} on {DATA[one.model]}."
-    )
-
-
-def seconds_to_plateau(run: Run, one: Course, clock: str) -> float:
-    """Infinite where the run has failed, NaN without such a clock."""
+def plateau_seconds(run: Run, one: Course) -> float:
+    """Seconds to the plateau; infinite where the run has failed."""
     share = run.setting("stopping.plateau") or 0.0
     place = plateau_at(one.quality(run), one.metric.sign, share)
-    return _seconds_at(run, None if has_failed(run, one) else place, clock)
+    return math.inf if above_failing(run, one) <= 0 else float(seconds(run)[place])
 
 
-def seconds_to_target(run: Run, one: Course, target: float, clock: str) -> float:
-    """Infinite where it is not reached, NaN without a target or such a clock."""
-    if math.isnan(target):
+def target_seconds(run: Run, one: Course) -> float:
+    """Seconds to the target; infinite where it is not reached, NaN without one."""
+    place = met_at(one.quality(run), one.target, one.metric.sign)
+    if math.isnan(one.target):
         return math.nan
-    return _seconds_at(run, met_at(one.quality(run), target, one.metric.sign), clock)
+    return math.inf if place is None else float(seconds(run)[place])
 
 
-def _seconds_at(run: Run, place: int | None, clock: str) -> float:
-    seconds = CLOCKS[clock](run)
-    if np.isnan(seconds).all():
-        return math.nan
-    return math.inf if place is None else float(seconds[place])
-
-
-def measure(one: Course) -> pd.DataFrame:
-    """Every quantity of a training run of a model; those relative to dense are paired by seed."""
-    metric, known = one.metric, {"": one.target, PAPERS: one.papers_target}
-    targets = {whose: target for whose, target in known.items() if not math.isnan(target)}
-
-    def is_met(run: Run, target: float) -> float:
-        return float(met_at(one.quality(run), target, metric.sign) is not None)
-
-    def timed(clock: str) -> pd.DataFrame:
-        seconds: dict[str, Callable[[Run], float]] = {
-            RUN_SECONDS: lambda run: float(CLOCKS[clock](run)[-1]),
-            PLATEAU_SECONDS: partial(seconds_to_plateau, one=one, clock=clock),
-            **{
-                TARGET_SECONDS + whose: partial(
-                    seconds_to_target, one=one, target=target, clock=clock
-                )
-                for whose, target in targets.items()
-            },
-        }
-        kind = "measured" if clock == MEASURED else "modelled"
-        quantities = {name: Quantity("s", of, kind) for name, of in seconds.items()}
-        return frame.measure(one.runs, quantities).assign(setting=clock)
-
-    beyond = "points" if metric.sign > 0 else "nats"
-    plain = {
-        one.final: Quantity(metric.unit, one.last),
-        FAILED: Quantity("runs", lambda run: float(has_failed(run, one))),
-        ABOVE_FAILING: Quantity(beyond, partial(above_failing, one=one)),
-        TEST_LOSS: Quantity("nats", lambda run: run.last("test/loss")),
-        **SENT,
-        **{REACHED + w: Quantity("runs", partial(is_met, target=t)) for w, t in targets.items()},
-    }
-    many = {WIRE_MANY: Quantity("x", partial(_fewer_of_many, one=one))}
-    found = join(frame.measure(one.runs, plain), *map(timed, CLOCKS), frame.measure(one.runs, many))
+def measure(one: Course, more: Mapping[str, Quantity | Relative] | None = None) -> pd.DataFrame:
+    """Final quality and what is sent of every run, how many times less than dense of the same seed, and
+    ``more`` quantities."""
     dense = row_id(one.model, DENSE)
-    less = (frame.relative(found, n, dense, inverse=True, name=new) for n, new in FEWER.items())
-    return join(found, *less)
-
-
-def less_dense(one: Course, unit: str) -> Quantity:
-    """Final quality less that of dense of the same seed."""
-    dense = {run.seed: one.last(run) for run in one.of(DENSE)}
-    return Quantity(unit, lambda run: one.last(run) - dense.get(run.seed, math.nan))
-
-
-def _fewer_of_many(run: Run, one: Course) -> float:
-    """Wire bytes of dense over the run's own among the paper's workers, from payload and wire as counted: a
-    gathered payload is passed on N - 1 times, an averaged one 2 (N - 1) / N times. NaN where the run's own
-    workers are two, for which both are the same."""
-
-    def of_a_step(other: Run, counted: str) -> float:
-        return other.last(f"comm/{counted}_bytes") / num_steps(other)
-
-    dense = [of_a_step(other, "payload") for other in one.of(DENSE) if other.seed == run.seed]
-    own = int(run.setting("launch.workers"))
-    if own <= 2 or not dense:
-        return math.nan
-    payload, averaged, gathered = of_a_step(run, "payload"), 2 * (own - 1) / own, own - 1
-    share = (of_a_step(run, "wire") / payload - averaged) / (gathered - averaged)
-    share = min(1.0, max(0.0, share))
-    there = 2 * (WORKERS - 1) / WORKERS
-    return dense[0] * there / (payload * (share * (WORKERS - 1) + (1 - share) * there))
+    less = {new: Relative(name, dense, inverse=True) for name, new in FEWER.items()}
+    final = {one.final: Quantity(one.metric.unit, one.last)}
+    return frame.measure(one.runs, {**final, **SENT, **less, **(more or {})})
 
 
 # -- recorded decisions
@@ -403,14 +244,11 @@ def _fewer_of_many(run: Run, one: Course) -> float:
 STEPS = 18_000
 """Steps of a run of the paper. Ours: its learning rate decays at 9,000 and 14,000, and figure 10 speaks of
 16,000 and later. A printed step counts as its share of these, so that a shorter run has the same moments."""
-BRANCHES = ("candidate", "theta_min", "dense")
 ENERGY, NORM = "energy", "norm"
 """The two gains: as printed (squared norms), and as in the authors' code (sums of norms over the gradient
 without its residual)."""
 GAIN = {ENERGY: "energy gain", NORM: "norm gain"}
-SHARE, BRANCH, THROUGHPUT = "share of steps", "share of branch", "compression throughput"
-LEAD, RUNNER_UP, RANK = "lead over any other factor", "factor with the second most steps", "rank"
-LARGEST, THETA_MIN, CANDIDATE = "largest factor", "largest theta_min", "largest candidate"
+SHARE, THROUGHPUT = "share of steps", "compression throughput"
 AT_GAIN = "gain of what was sent"
 MOSTLY = 0.5
 """Mostly: more than this share of the steps."""
@@ -450,64 +288,27 @@ def gains(run: Run, gain: str) -> Series:
     return found
 
 
-def branch(run: Run, name: str) -> float:
-    """The share of the recorded steps that took a branch, NaN where none is recorded."""
-    if "branch" not in run.decisions.columns or run.decisions.empty:
-        return math.nan
-    return float((run.decisions["branch"] == name).mean())
-
-
-def factor_table(run: Run, more: Sequence[float] = ()) -> pd.DataFrame:
+def factor_table(run: Run, more: Iterable[float] = ()) -> pd.DataFrame:
     """A line for each factor of what was sent, ascending, and for ``more``; none where no step is recorded.
     Factor 1 is dense.
 
-    Columns: `SHARE` of the recorded steps, `LEAD` of this share over any other factor's, mean `AT_GAIN`, mean
-    `THROUGHPUT` (samples a second of all workers whose step is timed), and its `RANK` (1: the largest)."""
+    Columns: `SHARE` of the recorded steps, mean `AT_GAIN`, and mean `THROUGHPUT` (samples a second of the
+    workers whose step is modelled)."""
     recorded = run.decisions.reindex(columns=["factor", "gain", "throughput"])
     grouped = recorded.replace([np.inf, -np.inf], np.nan).groupby("factor")
     counts = grouped.size()
-    factors = counts.index.union(sorted(set(more))) if len(counts) else counts.index
-    table = grouped.mean().reindex(factors).rename_axis("factor")
-    table = table.rename(columns={"gain": AT_GAIN, "throughput": THROUGHPUT})
-    table[SHARE] = (counts / counts.sum()).reindex(factors, fill_value=0.0)
-    table[LEAD] = [s - table[SHARE].drop(f).max() for f, s in table[SHARE].items()]
-    table[LEAD] = table[LEAD].fillna(1.0)  # the only factor
-    if modelled := modelled_workers(run):
-        table[THROUGHPUT] *= modelled / int(run.setting("launch.workers"))
-    table[RANK] = table[THROUGHPUT].rank(ascending=False, method="min")
-    return table
+    table = grouped.mean().rename(columns={"gain": AT_GAIN, "throughput": THROUGHPUT})
+    table[SHARE] = counts / counts.sum()
+    workers = int(run.setting("launch.workers"))
+    table[THROUGHPUT] *= (run.setting("network.as_workers") or workers) / workers
+    factors = table.index.union(sorted(set(more))) if len(table) else table.index
+    return table.reindex(factors).fillna({SHARE: 0.0}).rename_axis("factor")
 
 
-def ranked(run: Run, place: int) -> float:
-    """The factor with the most steps (0), the second most (1), ..."""
-    order = factor_table(run)[SHARE].sort_values(ascending=False, kind="stable").index
+def ranked(run: Run, by: str, place: int = 0) -> float:
+    """The factor with the largest (0), the second largest (1), ... of a column of `factor_table`."""
+    order = factor_table(run)[by].dropna().sort_values(ascending=False, kind="stable").index
     return float(order[place]) if len(order) > place else math.nan
-
-
-def modelled_workers(run: Run) -> int | None:
-    """The workers for which the seconds of a step are modelled, None where they are the run's own."""
-    if run.setting("train.step_time") != "modelled":
-        return None
-    workers = run.setting("network.as_workers")
-    return None if workers is None else int(workers)
-
-
-def samples_unit(runs: Sequence[Run]) -> str:
-    """The unit of throughputs: whose samples count."""
-    modelled = facts.distinct(modelled_workers(run) for run in runs)
-    if modelled == "-":
-        return (
-            f"samples/s of {facts.distinct(run.setting('launch.workers') for run in runs)} workers"
-        )
-    return f"samples/s of {modelled} modelled workers"
-
-
-def by_setting(
-    runs: Sequence[Run], quantity: str, unit: str, settings: Mapping[str, Callable[[Run], float]]
-) -> pd.DataFrame:
-    """One quantity of each run at several settings, as lines of a frame."""
-    found = {s: frame.measure(runs, {quantity: Quantity(unit, of)}) for s, of in settings.items()}
-    return join(*(table.assign(setting=setting) for setting, table in found.items()))
 
 
 def at_factor(factor: float) -> str:
@@ -515,41 +316,21 @@ def at_factor(factor: float) -> str:
     return f"at {factor:g}x"
 
 
-def factors_of(runs: Sequence[Run], always: Sequence[float] = ()) -> list[float]:
+def factors_of(runs: Sequence[Run], always: Iterable[float] = ()) -> list[float]:
     """Every factor that was sent, ascending, and those of ``always``."""
     return sorted({*always, *(factor for run in runs for factor in factor_table(run).index)})
 
 
-def by_factor(
-    runs: Sequence[Run],
-    *,
-    lead: Sequence[float] = (),
-    rank: Sequence[float] = (),
-    always: Sequence[float] = (),
-) -> pd.DataFrame:
-    """The frame of `factor_table`: shares, throughputs and gains at every factor that was sent and at those
-    of ``always``; leads and ranks at the given factors; and shares of the branches."""
+def by_factor(runs: Sequence[Run], always: Iterable[float]) -> pd.DataFrame:
+    """The frame of `factor_table` at every factor that was sent, and at those of ``always``."""
     if not runs:
         return lines([])
     sent = factors_of(runs, always)
-    tables = (
-        factor_table(run, [*sent, *lead, *rank]).assign(row=run.row, seed=run.seed) for run in runs
-    )
+    tables = (factor_table(run, sent).assign(row=run.row, seed=run.seed) for run in runs)
     wide = pd.concat(tables).reset_index()
-    columns = {
-        SHARE: ("", "", sent),
-        THROUGHPUT: ("samples/s", "modelled", sent),
-        AT_GAIN: ("", "", sent),
-        LEAD: ("", "", lead),
-        RANK: ("", "modelled", rank),
-    }
-    wide = wide.assign(setting=wide["factor"].map(at_factor)).sort_values("factor", kind="stable")
-    found = [
-        longer(wide[wide["factor"].isin(factors)], {name: (name, unit, clock)})
-        for name, (unit, clock, factors) in columns.items()
-    ]
-    branches = {name: partial(branch, name=name) for name in BRANCHES}
-    return join(*found, by_setting(runs, BRANCH, "", branches))
+    wide = wide.assign(setting=wide["factor"].map(at_factor))
+    units = {SHARE: (SHARE, ""), AT_GAIN: (AT_GAIN, "")}
+    return longer(wide, units | {THROUGHPUT: (THROUGHPUT, "samples/s", "modelled")})
 
 
 def thinning(runs: Sequence[Run]) -> str:
@@ -559,11 +340,6 @@ def thinning(runs: Sequence[Run]) -> str:
     }
     said = ["every step" if gap == 1 else f"one step in {gap}" for gap in sorted(gaps)]
     return " or ".join(said) or "no step"
-
-
-def recorded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The line of a page's head that says which steps are recorded."""
-    return [("decisions recorded", f"of {thinning(runs)}")]
 
 
 # -- the words of claims
@@ -606,12 +382,10 @@ def better_by(model: str, good: str, bad: str, printed: tuple[float, float]) -> 
     return near(check, ratio, 1 + max(MARGIN_SHARE, DIFFERENCE_SHARE * abs(ratio - 1)))
 
 
-def sooner(
-    quantity: str, model: str, quick: str, than: str, printed: float = math.nan, clock: str = MODELLED
-) -> Check:  # fmt: skip
+def sooner(quantity: str, model: str, quick: str, than: str, printed: float = math.nan) -> Check:
     """``quick`` takes fewer modelled seconds than the other method."""
     rows = row_id(model, than), row_id(model, quick)
-    return Check(quantity, *rows, above=1.0, setting=clock, ratio=True, printed=printed)
+    return Check(quantity, *rows, above=1.0, ratio=True, printed=printed)
 
 
 def sooner_by(check: Check, speedup: float) -> Check:
@@ -636,93 +410,66 @@ def fewer_floats(model: str, method: str, reduction: float) -> Check:
     return near(fewer(model, method), reduction, VOLUME_FACTOR)
 
 
-def of_norm(
-    claim: Claim,
-    rows: Mapping[str, str] = NORM_ROWS,
-    quantities: Mapping[str, str] | None = None,
-    **changes: Any,
-) -> Claim:
-    """The same claim with the norm gain: of other ``rows``, or of other ``quantities`` of the same rows.
-    ``changes``: other fields."""
+def of_norm(claim: Claim, rows: Mapping[str, str] = NORM_ROWS) -> Claim:
+    """The same claim on rows with the norm gain (``rows``: by row of the energy gain)."""
 
     def swapped(checks: Sequence[Check]) -> tuple[Check, ...]:
-        return tuple(
-            replace(
-                check,
-                quantity=(quantities or {}).get(check.quantity, check.quantity),
-                greater=rows.get(check.greater, check.greater),
-                lesser=rows.get(check.lesser or "", check.lesser),
-            )
-            for check in checks
-        )
+        found = []
+        for check in checks:
+            greater, lesser = (rows.get(row or "", row) for row in (check.greater, check.lesser))
+            found.append(replace(check, greater=greater or "", lesser=lesser))
+        return tuple(found)
 
-    changes = {"cannot_follow": "", "text": f"{claim.text[:-1]} (norm gain).", **changes}
+    text = f"{claim.text[:-1]} (norm gain)."
     checks, premises = swapped(claim.checks), swapped(claim.premises)
-    return replace(claim, id=f"{claim.id}.norm", checks=checks, premises=premises, **changes)
+    changes: dict[str, Any] = {
+        "text": text,
+        "checks": checks,
+        "premises": premises,
+        "cannot_follow": "",
+    }
+    return replace(claim, id=f"{claim.id}.norm", **changes)
 
 
-def judge_sent_apart(
-    claims: Sequence[Claim], found: pd.DataFrame, *, same: Mapping[str, str], **how: Any
-) -> Sequence[Verdict]:
-    """Verdicts in order. A claim on what is sent is judged also where two rows are the same training: where
-    GraVAC has compressed nothing, that is its answer."""
-    on_volume = {c.id: all(check.quantity == FLOATS for check in c.checks) for c in claims}
-    verdicts: dict[str, Verdict] = {}
-    for is_volume, twins in ((False, same), (True, {})):
-        own = [claim for claim in claims if on_volume[claim.id] == is_volume]
-        verdicts |= {v.claim.id: v for v in verdict.judge(own, found, same=twins, **how)}
-    return tuple(verdicts[claim.id] for claim in claims)
-
-
-def which_gain(verdicts: Sequence[Verdict]) -> Section:
-    """The table that says which gain shows which printed finding: means over seeds, without a test. A
-    finding is a claim that is judged with both gains (`of_norm`)."""
-    found = {verdict.claim.id: verdict for verdict in verdicts}
-    table = pd.DataFrame(
-        [
-            (verdict.claim.text, shown(verdict), shown(found[f"{name}.norm"]))
-            for name, verdict in found.items()
-            if f"{name}.norm" in found
-        ],
-        columns=["finding", "energy gain", "norm gain"],
-    )
-    counts = [
-        f"{(own == 'yes').sum()} of {own.isin(('yes', 'no')).sum()}"
-        for own in (table["energy gain"], table["norm gain"])
-    ]
-    text = (
-        f"Of the printed findings that were tested, the energy gain (as printed) shows {counts[0]}, the norm "
-        f"gain (the authors' code: sums of L2 norms over the gradient without its residual) {counts[1]}. "
-        "Means over seeds, without a test; the verdicts are below."
-    )
-    return Section("Which gain explains the figure", table, text)
-
-
-def shown(verdict: Verdict) -> str:
-    """Whether the means over seeds lie where the claim says; '-' where it is not tested or not run."""
-    if verdict.word == "cannot follow":
-        return verdict.word
-    complete = len(verdict.effects) == len(verdict.claim.checks)
-    if not complete or verdict.word == "not tested":
-        return "-"
-    return "yes" if all(effect.points_inside for effect in verdict.effects) else "no"
+def both_gains(claims: Iterable[Claim]) -> Iterator[Claim]:
+    """Each claim, and where it is on other rows with the norm gain, that one after it."""
+    for claim in claims:
+        yield claim
+        other = of_norm(claim)
+        if other.checks != claim.checks:
+            yield other
 
 
 # -- parts of pages
 
 
 def made(
-    file: str, scale: str, runs: Sequence[Run], found: pd.DataFrame, *parts: Any, **more: Any
+    words: str | Template,
+    scale: str,
+    runs: Sequence[Run],
+    found: pd.DataFrame,
+    *parts: Any,
+    **more: Any,
 ) -> Page:
     """`page.made` with what is the same on all pages of training runs. ``parts``: sections, claims."""
-    said = {
-        "thinning": thinning(runs),
-        "samples": samples_unit(runs),
-        "clocks": clocks_text(shown_clocks(found)),
-        **more.pop("said", {}),
-    }
+    said = {"thinning": thinning(runs), **more.pop("said", {})}
     more = {"labels": gravac.labels(runs), "data": DATA, **more}
-    return page.made(file, scale, runs, found, *parts, said=said, **more)
+    return page.made(words, scale, runs, found, *parts, said=said, **more)
+
+
+def drawn(
+    title: str, runs: Sequence[Run], scale: str, shown: Sequence[panels.Panel], **how: Any
+) -> Callable[[], Figure]:
+    """A figure of these panels, with the runs named below its title; ``how``: arguments of `plot.figure`."""
+    said = facts.caption(runs, scale)
+    return lambda: plot.figure(f"{gravac.PAPER.label}, {title}", said, shown, **how)
+
+
+def sent_columns(known: frame.Known) -> list[Column]:
+    """What is sent, times less than dense; floats beside the printed number."""
+    first, *others = FEWER.items()
+    floats = Column("floats", first[1], frame.times, "", known, "x")
+    return [floats, *(Column(name, quantity, frame.times) for name, quantity in others)]
 
 
 def choices(*keys: str) -> list[Any]:
@@ -739,6 +486,21 @@ def head(one: Course) -> list[tuple[str, str]]:
     return [("model", f"{texts}, in place of {MODELS[one.model]} ({full:.3g} M)")]
 
 
+def target_text(one: Course) -> str:
+    """The target with the dense runs behind it, and chance."""
+    if math.isnan(one.target):
+        return "No dense run: no target."
+    dense = list(map(one.last, one.of(DENSE)))
+    sign = "less" if one.metric.sign > 0 else "plus"
+    spread = "one seed" if len(dense) < 2 else f"n = {len(dense)}; {sign} one standard deviation"
+    guesses = facts.distinct(f"{chance(run, one.metric):.4g}" for run in one.runs)
+    return (
+        f"{one.family}, {one.metric.label}: target {one.target:.2f}, from dense {frame.number(dense, 2)} "
+        f"({spread}), chance {guesses}. The paper's target: {SETUP(one.model, 'target'):g} on "
+        f"{DATA[one.model]}."
+    )
+
+
 def quality_panel(one: Course, looks: Mapping[str, Look]) -> panels.Panel:
     """Quality by iteration."""
     metric = one.metric
@@ -747,42 +509,3 @@ def quality_panel(one: Course, looks: Mapping[str, Look]) -> panels.Panel:
     return panels.panel(
         f"{metric.label} by iteration", drawn, x="iteration", y=metric.axis, log=log
     )
-
-
-def setup_section(found: Sequence[Course]) -> Section:
-    """The paper's set-up and ours, two lines a model; and rows that are one training."""
-    lines = [line for one in found for line in (_papers_setup(one.model), _our_setup(one))]
-    twins = frame.twins(runs_of(found))
-    labels = gravac.labels(runs_of(found))
-    same = [f"{labels[row]} is {labels[first]}" for row, first in twins.items()]
-    title = "Set-up: the paper's and ours"
-    text = gravac.WORDS.texts[title].format(same="; ".join(same) or "none")
-    return Section(title, pd.DataFrame(lines), text)
-
-
-def _papers_setup(model: str) -> dict[str, str]:
-    return {
-        "model": f"{MODELS[model]} (paper)",
-        "workers": str(WORKERS),
-        **{name: f"{SETUP(model, name):g}" for name in HYPER},
-        "steps": "-",
-        "schedule": f"a tenth at {gravac.MILESTONES}" if model == RESNET101 else "constant",
-        "parameters": f"{gravac.PARAMETERS[model]:,}",
-        "data": DATA[model],
-    }
-
-
-def _our_setup(one: Course) -> dict[str, str]:
-    def used(key: str) -> str:
-        found = (run.setting(key) for run in one.runs)
-        return facts.distinct(facts.short(value) for value in found if value is not None)
-
-    counts = (f"{n:,}" for run in one.runs if (n := run.summary.get("parameters")))
-    keys = {"workers": "launch.workers", **HYPER, "schedule": "schedule"}
-    return {
-        "model": f"{one.family} (ours)",
-        **{name: used(key) for name, key in keys.items()},
-        "steps": facts.distinct(f"{num_steps(run):,}" for run in one.runs),
-        "parameters": facts.distinct(counts),
-        "data": facts.data_text(one.runs),
-    }

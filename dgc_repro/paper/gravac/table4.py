@@ -1,44 +1,39 @@
 """GraVAC's Table IV: floats sent by GraVAC and by Accordion between PowerSGD's ranks 1 and 4, and savings.
 
-The printed floats of Accordion do not follow from these ranks; `arithmetic` shows it from printed numbers.
+The printed floats of Accordion do not follow from these ranks: the first notes of table4.md show it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
-from dgc_repro.paper import facts, frame, gravac, panels, plot
-from dgc_repro.paper.claims import Check, Claim, near, printed_table
-from dgc_repro.paper.frame import SENT, Column, Known, Quantity, pivot
+from dgc_repro.paper import frame, gravac, panels, plot
+from dgc_repro.paper.claims import Claim, near, printed_table
+from dgc_repro.paper.frame import Column, Quantity, Relative, pivot, times
 from dgc_repro.paper.gravac import (
     ACCORDION,
     DENSE,
+    FAMILIES,
     GRAVAC,
     LABELS,
-    LSTM,
     MODELS,
-    PARAMETERS,
-    RESNET101,
-    VGG16,
     norm_of,
     row_id,
 )
 from dgc_repro.paper.gravac import shared as g
-from dgc_repro.paper.gravac.shared import FLOATS, MODELLED, RUN_SECONDS
+from dgc_repro.paper.gravac.shared import FLOATS, RUN_SECONDS
 from dgc_repro.paper.gravac.table2 import near_dense
 from dgc_repro.paper.page import Page, Section, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
 POOL = "training"
-FACTOR = "compression factor"
-SAVING = {name: f"{name}, saving over Accordion" for name in (*SENT, RUN_SECONDS)}
-METHODS = (DENSE, ACCORDION, GRAVAC, norm_of(GRAVAC))
+SAVING = {name: f"{name}, saving over Accordion" for name in (FLOATS, RUN_SECONDS)}
+SAVERS = (GRAVAC, norm_of(GRAVAC))
+METHODS = (DENSE, ACCORDION, *SAVERS)
 TABLE_4 = printed_table(
     "Table IV",
     "accordion [floats], gravac07 [floats], communication [x], time [x]",
@@ -48,185 +43,76 @@ TABLE_4 = printed_table(
     lstm        4.2e11   4e9     104.2  2.06
     """,
 )
-WEAK_RANK, STRONG_RANK = 4, 1
-RANK_FACTORS = {RESNET101: (57, 161), VGG16: (414, 1479), LSTM: (268, 759)}
-"""Values of a model over the floats that PowerSGD sends of it at these ranks: r (rows + columns) of a matrix,
-vectors as they are. VGG16 without batch normalization."""
+KNOWN = {(row_id(m, ACCORDION), FLOATS): TABLE_4(m, ACCORDION) for m in MODELS} | {
+    (row_id(model, method), quantity): TABLE_4(model, column)
+    for column, quantity in zip(list(TABLE_4.columns)[1:], (FLOATS, *SAVING.values()), strict=True)
+    for model in MODELS
+    for method in SAVERS
+}
 WORDS = Template.read(__file__)
 
 
-def implied_steps(model: str) -> float:
-    """GraVAC's printed floats times its printed reduction, over the model's parameters."""
-    return TABLE_4(model, GRAVAC) * gravac.REDUCTIONS[model][GRAVAC] / PARAMETERS[model]
-
-
-def implied_factor(model: str) -> float:
-    """Parameters over Accordion's printed floats of one of these steps."""
-    return PARAMETERS[model] * implied_steps(model) / TABLE_4(model, ACCORDION)
-
-
-def arithmetic(model: str) -> str:
-    """Why Accordion's printed floats cannot come from ranks 1 and 4, in one sentence."""
-    a_step = TABLE_4(model, ACCORDION) / implied_steps(model)
-    weak, strong = RANK_FACTORS[model]
-    return (
-        f"{MODELS[model]}: {_floats(TABLE_4(model, GRAVAC))} floats x {gravac.REDUCTIONS[model][GRAVAC]:g} / "
-        f"{PARAMETERS[model] / 1e6:.1f} M = {implied_steps(model):,.0f} steps, over which Accordion's "
-        f"{_floats(TABLE_4(model, ACCORDION))} are {a_step / 1e6:.1f} M a step: factor "
-        f"{implied_factor(model):.1f}, while rank {WEAK_RANK} gives {weak} and rank {STRONG_RANK} {strong}."
-    )
-
-
-def _floats(value: float) -> str:
-    """As the paper writes it: 4.17e11."""
-    return f"{value:.3g}".replace("e+", "e").replace("e0", "e")
-
-
-_sent = TABLE_4(RESNET101, GRAVAC)
-NOTES = WORDS.noted(
-    **{model: arithmetic(model) for model in MODELS},
-    steps=implied_steps(RESNET101),
-    floats=_floats(_sent),
-    reduction=PARAMETERS[RESNET101] * 18_000 / _sent,
-    printed=gravac.REDUCTIONS[RESNET101][GRAVAC],
-    implied=", ".join(f"{implied_factor(model):.1f}" for model in MODELS),
-)
-
-
-def _claims(model: str) -> Iterator[Claim]:
-    say = partial(WORDS.claim, of=model, model=MODELS[model])
+def _claims(model: str, arithmetic: str) -> Iterator[Claim]:
     saving, quicker = TABLE_4(model, "communication"), TABLE_4(model, "time")
-    rows = row_id(model, ACCORDION), row_id(model, GRAVAC)
-    floats = Check(FLOATS, *rows, above=1.0, ratio=True, printed=saving)
-    yield say("fewer", floats)
-    own, other = (_floats(TABLE_4(model, method)) for method in (GRAVAC, ACCORDION))
-    yield say(
-        "saving", near(floats, saving, g.VOLUME_FACTOR), cannot_follow=arithmetic(model), own=own,
-        other=other, saving=saving,
-    )  # fmt: skip
+    say = partial(WORDS.claim, of=model, model=MODELS[model], saving=saving, quicker=quicker)
+    floats = g.fewer(model, GRAVAC, ACCORDION, 1.0)
     seconds = g.sooner(RUN_SECONDS, model, GRAVAC, ACCORDION, quicker)
     premises = (*g.compressed(model, GRAVAC), near_dense(model, GRAVAC))
-    say = partial(say, premises=premises, assumed=g.ASSUMED)
-    yield say("faster", seconds)
-    yield say("time", g.sooner_by(seconds, quicker), ours=True, quicker=quicker)
+    timed = partial(say, premises=premises, assumed=g.ASSUMED)
+    yield say("saving", near(floats, saving, g.VOLUME_FACTOR), cannot_follow=arithmetic)
+    both = (timed("faster", seconds), timed("time", g.sooner_by(seconds, quicker), ours=True))
+    yield from g.both_gains((say("fewer", floats), *both))
 
 
-def _of_norm(claim: Claim) -> Claim:
-    return g.of_norm(claim, cannot_follow=claim.cannot_follow)
-
-
-CLAIMS = tuple(c for m in MODELS for c in (*_claims(m), *map(_of_norm, _claims(m))))
+CLAIMS = tuple(
+    claim
+    for model, note in zip(MODELS, WORDS.notes, strict=False)
+    for claim in _claims(model, note.arithmetic)
+)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
     found = g.courses(runs, scale, methods=METHODS)
     own, table = g.runs_of(found), frame.join(*map(_measure, found))
-    known = _printed_numbers()
-    title = "Table IV: what GraVAC saves over Accordion; bars: one standard deviation over seeds"
-    said, drawn = facts.caption(own, scale), _panels(table, known)
+    columns = (
+        frame.seeds(FLOATS),
+        Column("floats", FLOATS, frame.count, printed=KNOWN),
+        Column("saves floats", SAVING[FLOATS], times, printed=KNOWN, printed_unit="x"),
+        Column("saves time", SAVING[RUN_SECONDS], times, printed=KNOWN, printed_unit="x"),
+        Column("wire", "wire", frame.amount),
+        Column("accuracy %", g.QUALITY, 2),
+        Column("perplexity", g.PERPLEXITY, 1),
+    )
+    rows = {row_id(model, m): LABELS[row_id(model, m)] for model in MODELS for m in METHODS}
+    title = "Table IV: what GraVAC saves over Accordion (modelled seconds)"
     return g.made(
-        __file__, scale, own, table, [*_sections(table, known), g.setup_section(found)], CLAIMS,
-        labels=LABELS, printed=known, notes=NOTES, choices=gravac.CHOICES,
-        figures={"table4": lambda: plot.figure(title, said, drawn, columns=2, size=(5.0, 3.6), legend=6)},
+        WORDS, scale, own, table, [Section("Floats, and savings", pivot(table, rows, columns, "row"))],
+        CLAIMS, labels=LABELS, printed=KNOWN, notes=WORDS.notes, choices=gravac.CHOICES,
+        figures={"table4": g.drawn(title, own, scale, [_panel(table)], size=(7.2, 4.6), legend=3)},
     )  # fmt: skip
 
 
 def _measure(one: g.Course) -> pd.DataFrame:
-    """With the factor that a row reaches over the whole run, and what it saves over Accordion."""
-
-    def factor(run: Run) -> float:
-        values = float(run.summary.get("parameters", math.nan)) * g.num_steps(run)
-        return values / run.last("comm/floats")
-
-    found = frame.join(g.measure(one), frame.measure(one.runs, {FACTOR: Quantity("x", factor)}))
+    """With modelled seconds, and what is saved over Accordion."""
+    seconds = Quantity("s", lambda run: float(g.seconds(run)[-1]), "modelled")
     base = row_id(one.model, ACCORDION)
-    saved = (
-        frame.relative(found, name, base, inverse=True, name=new) for name, new in SAVING.items()
-    )
-    return frame.join(found, *(table[table["row"] != base] for table in saved))
+    saved = {new: Relative(name, base, inverse=True) for name, new in SAVING.items()}
+    return g.measure(one, {RUN_SECONDS: seconds, **saved})
 
 
-def _printed_numbers() -> Known:
-    found = {(row_id(m, ACCORDION), FLOATS): TABLE_4(m, ACCORDION) for m in MODELS}
-    columns = {FLOATS: GRAVAC, SAVING[FLOATS]: "communication", SAVING[RUN_SECONDS]: "time"}
-    return found | {
-        (row_id(model, method), quantity): TABLE_4(model, column)
-        for model in MODELS
-        for method in (GRAVAC, norm_of(GRAVAC))
-        for quantity, column in columns.items()
-    }
-
-
-def _rows(*methods: str) -> dict[str, str]:
-    rows = [row_id(model, method) for model in MODELS for method in methods]
-    return {row: LABELS[row] for row in rows}
-
-
-def _sections(table: pd.DataFrame, known: Known) -> list[Section]:
-    times = frame.times
-    saved = [
-        frame.seeds(FLOATS),
-        *(
-            Column(name, SAVING[name], times, "", known if name == FLOATS else None, "x")
-            for name in SENT
-        ),
-    ]
-    for clock in g.shown_clocks(table):
-        beside = known if clock == MODELLED else None
-        saved.append(Column(f"time, {clock}", SAVING[RUN_SECONDS], times, clock, beside, "x"))
-    sent = [
-        Column("floats", FLOATS, frame.count, printed=known),
-        Column("factor", FACTOR, times),
-        *(Column(name, name, frame.amount) for name in SENT if name != FLOATS),
-        Column("accuracy %", g.QUALITY, 2),
-        Column("perplexity", g.PERPLEXITY, 1),
-    ]
-    savers = _rows(GRAVAC, norm_of(GRAVAC))
-    return [
-        Section("What GraVAC saves: Accordion's over its own", pivot(table, savers, saved, "row")),
-        Section("What one worker sends", pivot(table, _rows(*METHODS), sent, "row")),
-    ]
-
-
-LOOKS = {
-    "printed": Look("paper", plot.BLACK, "X"),
-    FLOATS: Look("floats", plot.BLUE, "o"),
-    "payload": Look("payload", plot.ORANGE, "s"),
-    "wire": Look("wire", plot.GREEN, "^"),
-    MODELLED: Look("modelled seconds", plot.PURPLE, "D"),
-    g.WORKERS_HERE: Look("modelled seconds, workers as here", plot.YELLOW, "P"),
-    g.MEASURED: Look("measured seconds", plot.SKY, "v"),
-}
-
-
-def _panels(table: pd.DataFrame, known: Known) -> list[panels.Panel]:
-    """Savings by model and gain: left in what is sent, right in time."""
-    have = set(table.loc[table["quantity"] == SAVING[FLOATS], "row"])
-    names = {
-        row_id(model, method): f"{family}\n{gain}"
-        for model, family in gravac.FAMILIES.items()
-        for method, gain in ((GRAVAC, "energy"), (norm_of(GRAVAC), "norm"))
-    }
-    rows = [row for row in names if row in have]
-
-    def panel(title: str, series: Mapping[str, tuple[str, str]], printed: str) -> panels.Panel:
-        drawn = []
-        for place, row in enumerate(rows):
-            cells = {key: frame.of(table, name, row, at) for key, (name, at) in series.items()}
-            cells = {"printed": [known[row, printed]], **{k: v for k, v in cells.items() if v}}
-            spots = place + 0.14 * (np.arange(len(cells)) - (len(cells) - 1) / 2)
-            points = zip(cells.items(), spots, strict=True)
-            where = {key: ([x] * len(ys), ys) for (key, ys), x in points}
-            drawn.append(panels.points(where, LOOKS))
-        return panels.panel(
-            title, *drawn, grid="y", at_y=[1.0], log="y", unit="x",
-            subs=(1.0, 3.0), y="Accordion / GraVAC", xticks={i: names[row] for i, row in enumerate(rows)},
-        )  # fmt: skip
-
-    sent = {name: (SAVING[name], "") for name in SENT}
-    time = {clock: (SAVING[RUN_SECONDS], clock) for clock in g.CLOCKS}
-    return [
-        panel("communication", sent, SAVING[FLOATS]),
-        panel("time", time, SAVING[RUN_SECONDS]),
-    ]
+def _panel(table: pd.DataFrame) -> panels.Panel:
+    """What is saved in time by what is saved in floats: printed and ours."""
+    cells, looks = {}, {}
+    for model, colour in zip(MODELS, plot.CYCLE, strict=False):
+        for method, gain, dashes in zip(SAVERS, ("energy", "norm"), ("-", "--"), strict=True):
+            row, name = row_id(model, method), f"{FAMILIES[model]}, {gain}"
+            cells[row] = tuple(frame.of(table, quantity, row) for quantity in SAVING.values())
+            looks[row] = Look(f"ours: {name}", colour, "o", dashes)
+        cells[model] = tuple([KNOWN[row, quantity]] for quantity in SAVING.values())
+        looks[model] = Look(f"paper: {MODELS[model]}", colour, "X")
+    found = {row: (x, y) for row, (x, y) in cells.items() if x and y}
+    return panels.panel(
+        "", panels.rule("x", 1.0), panels.rule("y", 1.0), panels.points(found, looks), log="xy", unit="x",
+        x="floats: Accordion / GraVAC", y="time: Accordion / GraVAC",
+    )  # fmt: skip
