@@ -5,11 +5,13 @@ The project has the text of the slides and no figure, so the claims are sentence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from dgc_repro.paper.artifact import Shown
+from dgc_repro.paper import panels
+from dgc_repro.paper.artifact import Shown, looks_of
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.frame import Column, Values, number, pivot
 from dgc_repro.paper.page import Section
@@ -44,6 +46,17 @@ def by_setting(frame: pd.DataFrame, quantity: str, row: str) -> dict[float, list
     """A quantity of a row by its settings that are numbers, such as batch sizes."""
     own = frame[(frame["quantity"] == quantity) & (frame["row"] == row)]
     return dict(own.groupby(pd.to_numeric(own["setting"], errors="coerce"))["value"].apply(list))
+
+
+def by_number(
+    shown: Shown, quantity: str, rows: Mapping[str, str], title: str = "", **axes: Any
+) -> panels.Panel:
+    """A panel with a line for each row: mean and standard deviation by its settings that are numbers."""
+    lines = [
+        panels.series(by_setting(shown.frame, quantity, row), spread=True, **look.line)
+        for row, look in looks_of(rows).items()
+    ]
+    return panels.panel(title, *lines, y=quantity, **axes)
 
 
 def line_for_each(

@@ -29,7 +29,6 @@ SHOWN = (("ethernet_1gbit", 64), (TWO_LEVELS, 32))
 EQUAL_SHARE = 0.05
 """Times within 5 % of each other are equal. Ours."""
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-DESCRIBED = ("rate", "latency", "workers_per_node", "node_rate", "source")
 
 
 def place(workers: int, num_bytes: float) -> str:
@@ -65,24 +64,21 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _head(shown: Shown) -> list[tuple[str, str]]:
     networks = shown.runs[0].config["study"]["networks"].items()
-    texts = {n: [f"{key} {of[key]}" for key in DESCRIBED if of.get(key)] for n, of in networks}
-    return [
-        ("seconds", "all modelled (network/cost.py)"),
-        *((name, "; ".join(text)) for name, text in texts.items()),
-    ]
+    described = [f"{name}: {of['rate']}, {of['latency']} ({of['source']})" for name, of in networks]
+    return [("seconds", "all modelled (network/cost.py)"), ("networks", "; ".join(described))]
 
 
 def _panel(shown: Shown, network: str, workers: int) -> panels.Panel:
     """Time by size."""
-    table = study_of(shown.runs).query(
+    of = study_of(shown.runs).query(
         "what == 'cost' and network == @network and workers == @workers"
     )
     drawn = [
-        panels.means(table[table["algorithm"] == name], "bytes", "seconds", **look.line)
+        panels.means(of[of["algorithm"] == name], "bytes", "seconds", **look.line)
         for name, look in looks_of(ALGORITHMS).items()
     ]
-    title = f"{network}, {workers} workers"
-    return panels.panel(title, *drawn, x="message size (bytes)", y="modelled time (s)", log="xy")
+    title, x = f"{network}, {workers} workers", "message size (bytes)"
+    return panels.panel(title, *drawn, x=x, y="modelled time (s)", log="xy")
 
 
 _nodes = Check(

@@ -126,24 +126,19 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _panel(frame: pd.DataFrame, workload: str) -> panels.Panel:
-    """Steps by batch size with perfect scaling, the fit, and the noise scale."""
+    """Steps by batch size, the fit, the critical batch size and the noise scale."""
     steps = by_setting(frame, STEPS, workload)
-    means = {batch: float(np.mean(own)) for batch, own in steps.items() if np.isfinite(own).all()}
-    first = next(iter(means), math.nan)
     least, critical, noise = (
         float(np.mean(of(frame, name, workload) or [math.nan])) for name in (LEAST, CRITICAL, NOISE)
     )
-    grid = np.geomspace(first, max(means, default=math.nan), 100)
-    fit = panels.lines([(grid, least * (1 + critical / grid))], FIT, color=plot.ORANGE)
-    perfect = [(list(means), [means[first] * first / batch for batch in means])]
+    batches = np.geomspace(min(steps, default=1.0), max(steps, default=1.0), 100)
     return panels.panel(
         WORKLOADS[workload],
-        panels.lines(perfect, "perfect scaling", linestyle=":", color="#888888"),
-        fit,
         panels.series(steps, spread=True, fmt="o", color=plot.BLUE, label="measured"),
+        panels.lines([(batches, least * (1 + critical / batches))], FIT, color=plot.ORANGE),
         panels.rule("x", critical, color=plot.ORANGE, label=CRITICAL),
         panels.rule("x", noise, color=plot.GREEN, linestyle="--", label=NOISE),
-        x="batch size", y=STEPS, log="xy", ylim=(min(means.values(), default=2) / 2, None),
+        x="batch size", y=STEPS, log="xy",
     )  # fmt: skip
 
 

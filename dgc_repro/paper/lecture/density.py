@@ -11,11 +11,11 @@ from functools import partial
 
 import pandas as pd
 
-from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing, looks_of
+from dgc_repro.paper import facts
+from dgc_repro.paper.artifact import Artifact, Rows, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent, times
-from dgc_repro.paper.lecture import by_setting, study_of
+from dgc_repro.paper.lecture import by_number, study_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -28,12 +28,13 @@ KINDS = {
 DENSITY, INDEPENDENT = "density of the sum", "density of independent supports"
 SHARE = "independent / measured density"
 RING, GATHER = "bytes of a ring of sums", "bytes of an allgather"
-BITS = "bits more than one code"
+BITS, WORKERS = "bits more than one code", "workers"
 OF_SUPPORTS = {"value": (DENSITY, ""), "theory": (INDEPENDENT, ""), "share": (SHARE, "")}
 OF_SUPPORTS |= {"ring_over_dense": (RING, "of a dense ring's")}
-OF_SUPPORTS |= {"gather_over_dense": (GATHER, "of a dense ring's")}
-FACTORS, MOST, BITS_OF_CODES = (10, 100, 1000), 16, (4, 8)
-"""Compression factors; the workers whose real gradients are summed; bits of a code."""
+OF_SUPPORTS |= {"workers": (WORKERS, ""), "gather_over_dense": (GATHER, "of a dense ring's")}
+FACTORS, BITS_OF_CODES = (10, 100, 1000), (4, 8)
+MOST = "the most workers"
+"""The setting under which the frame has the sums of the most workers again."""
 ROWS = {f"{kind}, {f}x": f"{label}, {f}x" for kind, label in KINDS.items() for f in FACTORS}
 CODES = {f"{bits}-bit codes": f"{bits}-bit codes" for bits in BITS_OF_CODES}
 HALF = 0.5
@@ -42,10 +43,10 @@ HALF = 0.5
 
 def _claims() -> Iterator[Claim]:
     for kind, what in list(KINDS.items())[1:]:
-        dense = Check(DENSITY, f"{kind}, {FACTORS[0]}x", above=HALF, setting=str(MOST))
+        dense = Check(DENSITY, f"{kind}, {FACTORS[0]}x", above=HALF, setting=MOST)
         yield WORDS.claim("dense", dense, id=f"dense.{kind}", ours=True, what=what)
         for factor in FACTORS:
-            sparser = Check(SHARE, f"{kind}, {factor}x", above=1.0, setting=str(MOST))
+            sparser = Check(SHARE, f"{kind}, {factor}x", above=1.0, setting=MOST)
             yield WORDS.claim("overlap", sparser, id=f"{kind}.{factor}", what=what, factor=factor)
 
 
@@ -57,25 +58,16 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         setting=table["workers"].astype(str), share=table["theory"] / table["value"]
     )
     dense, codes = (table[table["what"] == what] for what in ("density", "codes"))
-    factors = dense["kind"] + ", " + dense["factor"].astype(int).astype(str) + "x"
+    dense = dense.assign(row=dense["kind"] + ", " + dense["factor"].astype(int).astype(str) + "x")
+    most = dense.loc[dense.groupby(["row", "seed"])["workers"].idxmax()].assign(setting=MOST)
     widths = codes["bits"].astype(int).astype(str) + "-bit codes"
     return join(
-        longer(dense.assign(row=factors), OF_SUPPORTS),
+        longer(pd.concat([dense, most]), OF_SUPPORTS),
         longer(codes.assign(row=widths), {"value": (BITS, "bits")}),
     )
 
 
-def _panel(shown: Shown, factor: int) -> panels.Panel:
-    """Density by workers summed."""
-    sums = [
-        panels.series(
-            by_setting(shown.frame, DENSITY, f"{kind}, {factor}x"), spread=True, **look.line
-        )
-        for kind, look in looks_of(KINDS).items()
-    ]
-    return panels.panel(f"{factor}x", *sums, x="workers N", y=DENSITY, log="x")
-
-
+AXES = {"x": "workers N", "log": "x"}
 share = partial(percent, decimals=2)
 page = Artifact(
     __file__,
@@ -85,25 +77,39 @@ page = Artifact(
         "Density of the sum": Rows(
             ROWS,
             (
-                Column(f"density, N = {MOST}", DENSITY, share, str(MOST)),
-                Column("independent supports", INDEPENDENT, share, str(MOST)),
-                Column("independent / measured", SHARE, 3, str(MOST)),
-                Column("bytes: ring of sums", RING, times, str(MOST)),
-                Column("bytes: allgather", GATHER, times, str(MOST)),
-                Column("density, N = 256", DENSITY, share, "256"),
+                Column("workers N", WORKERS, 0, MOST),
+                Column(DENSITY, DENSITY, share, MOST),
+                Column("independent supports", INDEPENDENT, share, MOST),
+                Column("independent / measured", SHARE, 3, MOST),
+                Column("bytes: ring of sums", RING, times, MOST),
+                Column("bytes: allgather", GATHER, times, MOST),
             ),
             "supports, factor",
         ),
         "Bits of a sum of codes: real gradients": Rows(
-            CODES, [Column(f"N = {n}", BITS, 2, str(n)) for n in (2, 4, 8, MOST)], "code"
+            CODES, [Column(f"N = {n}", BITS, 2, str(n)) for n in (2, 4, 8, 16)], "code"
         ),
     },
     claims=tuple(_claims()),
     figures={
         "density": drawing(
             "Density of sums of sparse gradients",
-            lambda shown: [_panel(shown, factor) for factor in FACTORS],
+            lambda shown: [
+                by_number(
+                    shown,
+                    DENSITY,
+                    {f"{kind}, {f}x": KINDS[kind] for kind in KINDS},
+                    f"{f}x",
+                    **AXES,
+                )
+                for f in FACTORS
+            ],
             "; mean over seeds, bars: standard deviation",
+        )
+    },
+    said=lambda shown: {
+        "steps": facts.distinct(
+            run.summary.get("steps") for run in shown.runs if run.setting("model")
         )
     },
     alike=(),

@@ -11,7 +11,7 @@ Pairs are ordered, of two different networks. A tie counts as neither order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dgc_repro.paper import panels, plot
 from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing
-from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, lines, of, percent, seeds
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
@@ -34,23 +34,18 @@ HYPER: Mapping[str, Callable[[Run], float]] = {
     "weight decay": lambda run: float(run.setting("optimizer.weight_decay") > 0),
     "width": lambda run: float(run.setting("model.width")),
 }
-OUTPUTS = {
-    "vc_dimension": "VC dimension", "parameters": "number of parameters", "inverse_margin": "1 / margin",
-    "entropy": "entropy of the outputs", "cross_entropy": "cross-entropy",
-}  # fmt: skip
-NORMS = {
-    "frobenius_distance": "Frobenius distance", "spectral_distance": "spectral distance",
-    "spectral_product": "product of spectral norms", "spectral_sum": "sum of spectral norms",
-    "spectral_init": "spectral, init", "spectral_orig": "spectral, orig",
-    "parameter_norm": "parameter norm", "path_norm": "path norm", "fisher_rao": "Fisher-Rao",
-}  # fmt: skip
-SHARPNESS = {
-    f"{kind}{suffix}_{start}": f"{name}{aware}, {start}"
-    for kind, name in (("pac_bayes", "PAC-Bayes"), ("sharpness", "worst case"))
-    for suffix, aware in (("", ""), ("_mag", ", magnitude-aware"))
+OUTPUTS = ("vc_dimension", "parameters", "inverse_margin", "entropy", "cross_entropy")
+NORMS = (
+    *("frobenius_distance", "spectral_distance", "spectral_product", "spectral_sum"),
+    *("spectral_init", "spectral_orig", "parameter_norm", "path_norm", "fisher_rao"),
+)
+SHARPNESS = tuple(
+    f"{kind}{aware}_{start}"
+    for kind in ("pac_bayes", "sharpness")
+    for aware in ("", "_mag")
     for start in ("init", "orig", "flatness")
-}
-MEASURES = {**OUTPUTS, **NORMS, **SHARPNESS}
+)
+MEASURES = {name: name.replace("_", " ") for name in (*OUTPUTS, *NORMS, *SHARPNESS)}
 TAU, GRANULATED, GAP = "Kendall's tau", "mean of Psi", "generalization gap"
 REACHED, NETWORKS = "share that reaches the cross-entropy", "networks"
 REACH = Check(REACHED, "grid", above=0.8)
@@ -108,48 +103,36 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         for row in MEASURES:
             mu = [float(run.summary[f"generalization/{row}"]) for run in own]
             by_axis = {name: psi(mu, g, theta, axis) for axis, name in enumerate(HYPER)}
-            mean = float(np.nanmean(list(by_axis.values())))
+            mean = float(pd.Series(by_axis).mean())
             say(row, seed, {**by_axis, TAU: tau(mu, g), GRANULATED: mean})
     return lines(found)
 
 
-def _claims() -> Iterator[Claim]:
-    def taus(*rows: str, above: float = 0.0, below: float = math.inf) -> list[Check]:
-        return [Check(TAU, row, above=above, below=below) for row in rows]
-
-    best = "pac_bayes_mag_flatness"
-    ends = ("pac_bayes_orig", best, "sharpness_orig", "sharpness_mag_flatness")
-    checks = {
-        "sharpness.positive": taus(*ends),
-        "norms.negative": taus("frobenius_distance", "spectral_orig", above=-2, below=0),
-        "size.negative": taus("vc_dimension", "parameters", above=-2, below=0),
-        "sharpness.above_outputs": [Check(TAU, best, row) for row in OUTPUTS],
-        "sharpness.above_norms": [Check(TAU, best, row) for row in NORMS],
-        "sharpness.magnitude": [
-            Check(TAU, f"{kind}_mag_flatness", f"{kind}_flatness")
-            for kind in ("pac_bayes", "sharpness")
-        ],
-    }
-    for name, of_claim in checks.items():
-        yield WORDS.claim(name, *of_claim, premises=(REACH,), ours="above" in name)
+def _taus(*rows: str, above: float = 0.0, below: float = math.inf) -> list[Check]:
+    return [Check(TAU, row, above=above, below=below) for row in rows]
 
 
-COLUMNS = [Column(name, name, 2) for name in (TAU, GRANULATED, *HYPER)]
+BEST = "pac_bayes_mag_flatness"
+"""Ours: the measure that stands for those of sharpness."""
+CHECKS = {
+    "sharpness.positive": _taus("pac_bayes_orig", BEST, "sharpness_orig", "sharpness_mag_flatness"),
+    "norms.negative": _taus("frobenius_distance", "spectral_orig", above=-2, below=0),
+    "size.negative": _taus("vc_dimension", "parameters", above=-2, below=0),
+    "sharpness.above_outputs": [Check(TAU, BEST, row) for row in OUTPUTS],
+    "sharpness.above_norms": [Check(TAU, BEST, row) for row in NORMS],
+    "sharpness.magnitude": [
+        Check(TAU, f"{kind}_mag_flatness", f"{kind}_flatness")
+        for kind in ("pac_bayes", "sharpness")
+    ],
+}
 
 
 def _dots(shown: Shown) -> list[panels.Panel]:
-    """Kendall's tau and the mean of Psi by measure."""
-    places = range(len(MEASURES))
-    drawn = [
-        panels.lines(
-            [([np.mean(of(shown.frame, name, row) or [np.nan]) for row in MEASURES], places)],
-            name, marker=marker, linestyle="", color=colour,
-        )
-        for name, marker, colour in ((TAU, "o", plot.BLUE), (GRANULATED, "s", plot.ORANGE))
-    ]  # fmt: skip
-    names = dict(zip(places, MEASURES.values(), strict=True))
-    title = "Agreement with the gap's order"
-    return [panels.panel(title, panels.rule("x", 0), *drawn, x="coefficient", yticks=names)]
+    """Kendall's tau by measure."""
+    taus = [np.mean(of(shown.frame, TAU, row) or [np.nan]) for row in MEASURES]
+    names = dict(enumerate(MEASURES.values()))
+    dots = panels.lines([(taus, list(names))], marker="o", linestyle="", color=plot.BLUE)
+    return [panels.panel("", panels.rule("x", 0), dots, x=TAU, yticks=names)]
 
 
 page = Artifact(
@@ -157,7 +140,9 @@ page = Artifact(
     rows=MEASURES,
     numbers=numbers,
     tables={
-        "Measures": Rows(MEASURES, COLUMNS, "measure"),
+        "Measures": Rows(
+            MEASURES, [Column(name, name, 2) for name in (TAU, GRANULATED, *HYPER)], "measure"
+        ),
         "The grid": Rows(
             {"grid": "all"},
             [
@@ -167,14 +152,17 @@ page = Artifact(
             "networks of",
         ),
     },
-    claims=tuple(_claims()),
+    claims=[
+        WORDS.claim(name, *checks, premises=(REACH,), ours="above" in name)
+        for name, checks in CHECKS.items()
+    ],
     figures={
         "generalization": drawing(
             "Generalization measures against the generalization gap",
             _dots,
             "; mean over seeds",
             size=(7.0, 6.0),
-            legend=2,
+            legend=0,
         )
     },
     alike=("scale.name", "dataset", "model.hidden", "stopping", "schedule", "generalization"),

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Artifact, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, longer, seeds
-from dgc_repro.paper.lecture import by_setting, line_for_each
+from dgc_repro.paper.lecture import by_number, line_for_each
 from dgc_repro.paper.lecture.tuning import EDGE, NAMES, RATES, tried_of, tuned_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
@@ -89,20 +88,7 @@ page = Artifact(
     figures={
         "large_batch": drawing(
             "Test accuracy against batch size (learning rate tuned for each point)",
-            lambda shown: [
-                panels.panel(
-                    "final test accuracy",
-                    *(
-                        panels.series(
-                            by_setting(shown.frame, ACCURACY, o), spread=True, **look.line
-                        )
-                        for o, look in shown.looks.items()
-                    ),
-                    x="batch size",
-                    y=f"{ACCURACY}, %",
-                    log="x",
-                )
-            ],
+            lambda shown: [by_number(shown, ACCURACY, OPTIMIZERS, x="batch size", log="x")],
             "; mean over seeds, bars: standard deviation",
         )
     },

@@ -18,11 +18,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Shown, drawing, looks_of
+from dgc_repro.paper.artifact import Artifact, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, seeds, times
-from dgc_repro.paper.lecture import batch_size, by_setting, first, line_for_each
+from dgc_repro.paper.lecture import batch_size, by_number, first, line_for_each
 from dgc_repro.paper.lecture.tuning import RATE, STEPS, tried_of, tuned_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run, require_alike
@@ -87,7 +86,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     run, wanted = (
         above.groupby([key, "seed"])["batch"].transform("nunique") for key in ("row", "workload")
     )
-    found = []
+    columns, found = ["row", "seed", LARGEST, REACHES], []
     for (row, seed), own in above[run == wanted].groupby(["row", "seed"]):
         over = own.set_index("batch")["over"]
         ends = {LARGEST: largest(over, HOLDS), REACHES: largest(over, sys.float_info.max)}
@@ -96,17 +95,11 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     return join(
         longer(points, {"steps": (STEPS, "steps"), "rate": (RATE, ""), "over": (OVER, "x")}),
         longer(edges.reset_index(), {"at_edge": (batch_size.EDGES, "")}),
-        longer(pd.DataFrame(found), {name: (name, "samples") for name in (LARGEST, REACHES)}),
+        longer(
+            pd.DataFrame(found, columns=columns),
+            {name: (name, "samples") for name in (LARGEST, REACHES)},
+        ),
     )
-
-
-def _panel(shown: Shown, workload: str) -> panels.Panel:
-    """Steps by batch size."""
-    lines = [
-        panels.series(by_setting(shown.frame, STEPS, f"{workload}.{m}"), spread=True, **look.line)
-        for m, look in looks_of(METHODS).items()
-    ]
-    return panels.panel(WORKLOADS[workload], *lines, x="batch size", y=STEPS, log="xy")
 
 
 TITLE = "Steps to the target"
@@ -128,7 +121,17 @@ page = Artifact(
     figures={
         "linear_scaling": drawing(
             "Linear learning-rate scaling",
-            lambda shown: [_panel(shown, workload) for workload in WORKLOADS],
+            lambda shown: [
+                by_number(
+                    shown,
+                    STEPS,
+                    {f"{w}.{m}": label for m, label in METHODS.items()},
+                    WORKLOADS[w],
+                    x="batch size",
+                    log="xy",
+                )
+                for w in WORKLOADS
+            ],
             "; mean over seeds, bars: standard deviation",
             legend=3,
         )

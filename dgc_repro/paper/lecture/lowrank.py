@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing, looks_of
+from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent
-from dgc_repro.paper.lecture import by_setting, study_of
+from dgc_repro.paper.lecture import by_number, study_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -62,20 +62,11 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _panels(shown: Shown) -> Iterator[panels.Panel]:
     """The spectrum after the last step, and the energy kept by rank."""
-    spectra = [
-        panels.series(by_setting(shown.frame, SPECTRUM, f"{kind}, spectrum"), **look.line)
-        for kind, look in looks_of(KINDS).items()
-    ]
-    title = "spectrum, mean over matrices"
-    yield panels.panel(title, *spectra, x="singular value", y="share of the squared norm", log="y")
+    spectra = {f"{kind}, spectrum": label for kind, label in KINDS.items()}
+    yield by_number(shown, SPECTRUM, spectra, "mean over matrices", x="singular value", log="y")
     for kind, label in KINDS.items():
-        kept = [
-            panels.series(
-                by_setting(shown.frame, ENERGY, f"{kind}, {start}"), spread=True, **look.line
-            )
-            for start, look in looks_of(STARTS).items()
-        ]
-        yield panels.panel(f"energy kept: {label}", *kept, x="rank", y=ENERGY, ylim=(0, 1))
+        rows = {f"{kind}, {start}": name for start, name in STARTS.items()}
+        yield by_number(shown, ENERGY, rows, label, x="rank", ylim=(0, 1))
 
 
 page = Artifact(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper.frame import Column
 from dgc_repro.paper.lecture import first
 from dgc_repro.paper.records import Run
@@ -49,8 +50,10 @@ def tuned_of(tried: pd.DataFrame, cost: str = "steps", apart: float = 2.1) -> pd
 
     The best rate has the lowest mean ``cost`` over seeds, of the rates that the most seeds have tried.
     at_edge: no neighbour up to ``apart`` times as large, or as small, was tried, or a rate that fewer seeds
-    tried costs less in these seeds: a better rate may have been missed.
+    tried costs less in these seeds: a better rate may have been missed. Raises UserError for no run.
     """
+    if tried.empty:
+        raise UserError("optimizer.lr: at least one finished run that tries a rate, got none")
     kept: list[pd.DataFrame] = []
     for _, own in tried.groupby(["row", "batch"]):
         table = own.pivot(index="rate", columns="seed", values=cost)

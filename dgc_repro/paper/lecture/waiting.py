@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Shown, drawing
+from dgc_repro.paper.artifact import Artifact, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, join, lines, longer, percent
-from dgc_repro.paper.lecture import by_setting, exact, line_for_each, study_of
+from dgc_repro.paper.lecture import by_number, exact, line_for_each, study_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -26,9 +25,10 @@ NATURAL = {GAUSSIAN: (ROOT, LOG, math.sqrt(2)), EXPONENTIAL: (LOG, ROOT, 1.0)}
 """What the expected largest delay of each law grows like, what not, and the slope in theory for large K."""
 RESIDUAL, SLOPE = "RMS residual of the fit", "slope of the fit"
 ERROR = "largest relative distance from theory"
-SLOWEST, THEORY, LOST = "slowest of K", "theory", "share of a step lost"
-FIRST_TERM = "first term of theory"
-NUMBERS = {"slowest": SLOWEST, "theory": THEORY, "first_term": FIRST_TERM, "share_lost": LOST}
+SLOWEST, THEORY, FIRST_TERM = "slowest of K", "theory", "first term of theory"
+LOST = "share of a step lost"
+UNITS = {"slowest": (SLOWEST, "deviations"), "theory": (THEORY, "deviations")}
+UNITS |= {"first_term": (FIRST_TERM, "deviations"), "share_lost": (LOST, "")}
 FIT_FROM_WORKERS = 4
 """Growth is fitted from this number of workers on: the laws hold for large K. Ours."""
 SLOPE_TOLERANCE = 0.15
@@ -62,41 +62,19 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         error = float((own["slowest"] / own["theory"] - 1).abs().max())
         fitted.append({"row": law, "seed": seed, "quantity": ERROR, "value": error})
         for growth in (LOG, ROOT):
-            found = dict(
-                zip((SLOPE, RESIDUAL), fit(far["workers"], far["slowest"], growth), strict=True)
-            )
+            slope, residual = fit(far["workers"], far["slowest"], growth)
             row = {"row": f"{law}, {growth}", "seed": seed, "unit": "deviations"}
-            fitted += [{**row, "quantity": name, "value": value} for name, value in found.items()]
+            fitted.append({**row, "quantity": SLOPE, "value": slope})
+            fitted.append({**row, "quantity": RESIDUAL, "value": residual})
     table = table.assign(row=table["law"], setting=table["workers"].astype(str))
-    units = {
-        column: (name, "" if name == LOST else "deviations") for column, name in NUMBERS.items()
-    }
-    return join(lines(fitted), longer(table, units))
+    return join(lines(fitted), longer(table, UNITS))
 
 
-def _slowest(shown: Shown) -> list[panels.Panel]:
-    drawn = []
-    for law, look in shown.looks.items():
-        theory, simulated = (by_setting(shown.frame, name, law) for name in (THEORY, SLOWEST))
-        drawn.append(panels.series(theory, color=look.colour, label=f"{look.label}: theory"))
-        points = {
-            **look.line,
-            "linestyle": "",
-            "label": f"{look.label}: simulated",
-        }
-        drawn.append(panels.series(simulated, **points))
-    y = "slowest of K (deviations of one worker)"
-    return [
-        panels.panel(
-            "slowest of K workers", *drawn, x="workers K", y=y, log="x", xticks=list(theory)
-        )
-    ]
-
-
+LAWS = {GAUSSIAN: "Gaussian delays", EXPONENTIAL: "exponential delays"}
 TITLE = "Slowest of K workers"
 page = Artifact(
     __file__,
-    rows={GAUSSIAN: "Gaussian delays", EXPONENTIAL: "exponential delays"},
+    rows=LAWS,
     numbers=numbers,
     tables={
         TITLE: line_for_each(
@@ -118,7 +96,14 @@ page = Artifact(
             ours=True,
         ),
     ),
-    figures={"waiting": drawing("Waiting for the slowest of K workers", _slowest, legend=2)},
+    figures={
+        "waiting": drawing(
+            "Waiting for the slowest of K workers",
+            lambda shown: [
+                by_number(shown, name, LAWS, x="workers K", log="x") for name in (SLOWEST, LOST)
+            ],
+        )
+    },
     said=lambda shown: shown.runs[0].config["study"],
     alike=(),
 )
