@@ -91,9 +91,20 @@ Job = tuple[dict[str, Any], list[str]]
 
 USAGE = """usage: python -m dgc_repro reproduce <artifact> [--config-dir <folder>] [key=value ...]
 
-  artifact      <paper>/<table or figure>, one of those below
-  --config-dir  a folder with configs of your own, such as conf/ of your paper
-  key=value     for all of its runs, such as scale=small or "seed=[0,1]"
+Makes the runs of a table or figure, prints them beside the paper's numbers, and writes a page with figures.
+Finished runs are not made again: after a stop, give the same command.
+
+  artifact                   <paper>/<table or figure>, one of those below
+  --config-dir               a folder with configs of your own, such as conf/ of your paper
+  scale=<name>               sizes of the runs, such as quick, small or paper
+  "scale.seeds=[0,1]"        the seeds; seed=0 for a single one
+  published=true             take the project's published runs where they exist, and train the others
+  share=2/3                  make the second, fifth, ... run and no page: several machines share the work
+  roots.<dataset>=<folder>   where the files of a data set lie
+  paths.reproduced=<folder>  where the page goes
+  measure.<key>=<value>      of an artifact that is measured: how
+  study.<part>.<key>=<value> of an artifact that is computed: what of
+  key=value                  any other setting, for all runs
 """
 
 
@@ -225,7 +236,7 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
     own = own_conf_of(others[0].partition("/")[0]) if others else None
     add_conf_dirs([*added, *([own] if own else [])])
     if {"-h", "--help"} & set(others):
-        print(f"{USAGE}\nArtifacts: {', '.join(artifacts())}.\n\n{__doc__}")
+        print(f"{USAGE}\nArtifacts: {', '.join(artifacts())}.")
         sys.exit()
     return others
 
