@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -34,7 +33,6 @@ from dgc_repro.paper.frame import SENT, Column, Known, Quantity, Relative, amoun
 from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
-from dgc_repro.paper.verdict import judge
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -191,7 +189,7 @@ class Artifact:
             words, scale, own, frame, [one for one in parts if one is not None], self.claims,
             labels=labels, data=self.data, head=head(shown), said=self.said and self.said(shown),
             printed=known, notes=self.notes, choices=self.choices,
-            judge=partial(judge, modelled=self.modelled),
+            modelled=self.modelled,
             figures={name: _later(draw, shown) for name, draw in figures.items()},
         )  # fmt: skip
 

@@ -126,10 +126,10 @@ def made(
     scale: str,
     runs: Sequence[Run],
     frame: pd.DataFrame,
-    sections: Sequence[Section | Callable[[Sequence[Verdict]], Section]],
+    sections: Sequence[Section],
     claims: Sequence[Claim] = (),
     *,
-    judge: Callable[..., Sequence[Verdict]] = judge,
+    modelled: bool = False,
     labels: Mapping[str, str] | None = None,
     data: str | Mapping[str, str] = "",
     head: Sequence[tuple[str, str]] = (),
@@ -139,9 +139,8 @@ def made(
 ) -> Page:
     """The page of runs, with the claims judged on their numbers: rows of the same training count once.
 
-    sections in order; one that needs the verdicts is a function of them
-    judge    judges the claims, as `verdict.judge` does
     words    the template, or the artifact's module file, beside which it lies
+    modelled the numbers are a model's, without a spread
     labels   rows in words, for verdicts
     data     the paper's data set, by model where there are several; empty: claims are judged on any data
     head     facts between those on the runs and those on the machine
@@ -154,10 +153,11 @@ def made(
     said = {"scale": scale, **(said or {})}
     said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
     other = other_data(runs, data)
-    found = judge(claims, frame, labels=labels, same=twins(runs), other_data=other)
+    how: dict[str, Any] = {"labels": labels, "same": twins(runs), "modelled": modelled}
+    found = judge(claims, frame, other_data=other, **how)
     filled = [
         replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
-        for one in (one(found) if callable(one) else one for one in sections)
+        for one in sections
     ]
     fields = {
         "facts": [(name, inert(value)) for name, value in facts(runs, scale, head)],

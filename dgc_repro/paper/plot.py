@@ -106,7 +106,6 @@ def figure(
     columns: int = 3,
     size: tuple[float, float] = (4.1, 3.6),
     legend: int = 4,
-    ratios: Sequence[float] | None = None,
 ) -> Figure:
     """A figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
 
@@ -120,7 +119,7 @@ def figure(
     with style():
         drawing = Figure(figsize=(width, height), layout="constrained")
         drawing.suptitle(literal(f"{title}\n{under}"), x=0.01, ha="left", fontsize=9.5)
-        grid = drawing.subplots(num_rows, columns, squeeze=False, width_ratios=ratios)
+        grid = drawing.subplots(num_rows, columns, squeeze=False)
         places = list(grid.ravel())
         for axes, (name, draw) in zip(places, panels, strict=False):
             axes.set_title(literal(name), loc="left", fontweight="bold")
