@@ -38,7 +38,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir, paper_members
-from dgc_repro.launch.reproduce import _artifact, runs_of
+from dgc_repro.launch.reproduce import artifact_node, runs_of
 from dgc_repro.launch.rules import validate
 from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.worker import make_sink
@@ -364,7 +364,7 @@ def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
     [  # at small: tests that compose these runs anyway, test_pool_config.py and bench/test_settings.py
         (artifact, scale)
         for artifact in TRAINED
-        for scale in _artifact(artifact).sizes
+        for scale in artifact_node(artifact).sizes
         if scale != "small" or artifact.partition("/")[2] not in (*POOLED, "methods")
     ],
 )

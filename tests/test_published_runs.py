@@ -10,9 +10,10 @@ import pytest
 import yaml
 from tiny_run import configured
 
-from dgc_repro.launch import reproduce
 from dgc_repro.launch.identity import config_hash, is_same_run, run_folder
-from dgc_repro.launch.reproduce import Job, published_run
+from dgc_repro.launch.jobs import Job, published_run
+from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
+from dgc_repro.launch.study import kind_of
 from dgc_repro.paper import pool
 from dgc_repro.paper.publish import artifacts_in, run_ids
 
@@ -32,13 +33,8 @@ def name_of(folder: Path) -> str:
 
 
 def jobs_of(artifact: str, scale: str) -> list[Job]:
-    sections, given = reproduce._artifact(artifact), [f"scale={scale}"]
-    if "study" in sections:
-        return reproduce.studied_runs_of(artifact, given)
-    if "measure" in sections:
-        return reproduce.measured_runs_of(artifact, given)
-    optional = reproduce.runs_of(artifact, given, reproduce.OPTIONAL_RUNS)
-    return [*reproduce.runs_of(artifact, given), *optional]
+    jobs, given = runs_of(artifact, [f"scale={scale}"]), [f"scale={scale}"]
+    return jobs if kind_of(jobs[0].config) else [*jobs, *runs_of(artifact, given, OPTIONAL_RUNS)]
 
 
 @pytest.mark.parametrize(

@@ -19,27 +19,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.checked import Positive, checked
 from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import read, some_text, yes_no
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, code_has_changed
 from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.jobs import (
+    MISTAKES,
+    Job,
+    check_rows,
+    finished,
+    outcome,
+    published_run,
+)
 from dgc_repro.launch.local import RunFailed, RunHeld
 from dgc_repro.launch.overrides import in_one_line
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
-from dgc_repro.launch.reproduce import (
-    ROOTS,
-    Job,
-    Reproduction,
-    other_seeds,
-    prepared,
-    published_run,
-    with_others,
-)
-from dgc_repro.launch.single import check, complete, is_done, summary_of
+from dgc_repro.launch.reproduce import ROOTS, Reproduction, prepared
+from dgc_repro.launch.single import complete, is_done, summary_of
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.launch.worker import CPU_SECONDS
 from dgc_repro.paper import index
@@ -48,6 +46,22 @@ from dgc_repro.paper.publish import is_published, published, run_ids
 
 NICENESS = 10  # low, but not starved by a busy machine, as 19 is
 MOST_NAMED = 5  # failed runs in the last line
+GROUPS = ("paths", ROOTS, "sink")
+"""Overrides for all entries: settings that change no number."""
+KEYS = {
+    "list": (
+        yes_no,
+        False,
+        "Print the entries with their runs and core-hours and train nothing, true or false.",
+    ),
+    "publish": (
+        yes_no,
+        False,
+        "For maintainers: write the pages of the runs that are finished into paths.results and train "
+        "nothing, true or false.",
+    ),
+    "file": (some_text, None, "The list. If there is none, it is conf/queue.yaml."),
+}
 
 
 @checked
@@ -68,11 +82,11 @@ class Part:
     entry: Entry
     asked: Reproduction
     jobs: dict[str, Job]
-    left: set[str]
+    left: set[str] = field(default_factory=set)
     spent: list[float] = field(default_factory=list)
 
     def add(self, summary: Mapping[str, Any]) -> str:
-        """Count a finished run. What it took, in words."""
+        """Count a finished run; what it took, in words."""
         if CPU_SECONDS not in summary:  # a record of an older version
             return "finished"
         self.spent.append(summary[CPU_SECONDS] / 60)
@@ -89,27 +103,6 @@ class Part:
         return len(self.left) * self.minutes / 60
 
 
-def _list(key: str, text: str) -> bool:
-    """Print the entries with their runs and core-hours and train nothing, true or false."""
-    return yes_no(key, text)
-
-
-def _publish(key: str, text: str) -> bool:
-    """For maintainers: write the pages of the runs that are finished into `paths.results` and train nothing,
-    true or false."""
-    return yes_no(key, text)
-
-
-def _file(key: str, text: str) -> str:
-    """The list. If there is none, it is conf/queue.yaml."""
-    return some_text(key, text)
-
-
-KEYS = {"list": (_list, False), "publish": (_publish, False), "file": (_file, None)}
-GROUPS = ("paths", ROOTS, "sink")
-"""Overrides for all entries: settings that change no number."""
-
-
 def queue(arguments: Sequence[str]) -> None:
     """``arguments``: own keys (`KEYS`), and overrides for all entries (`GROUPS`). Raises UserError, RunFailed
     and RunStopped."""
@@ -120,7 +113,7 @@ def queue(arguments: Sequence[str]) -> None:
         raise UserError("list: prints and publishes nothing; give list or publish")
     if not (own["list"] or own["publish"]):
         os.nice(NICENESS)  # before the runs of the list are composed, which takes minutes
-    parts = _planned(Path(own["file"] or conf_dir() / "queue.yaml"), given)
+    parts = planned(Path(own["file"] or conf_dir() / "queue.yaml"), given)
     if own["list"]:
         _show(parts)
     elif own["publish"]:
@@ -129,8 +122,8 @@ def queue(arguments: Sequence[str]) -> None:
         _train(parts)
 
 
-def _planned(file: Path, given: Sequence[str]) -> list[Part]:
-    """The entries of a list with their runs. Raises UserError, which names the entry that is wrong."""
+def planned(file: Path, given: Sequence[str]) -> list[Part]:
+    """Return the entries of a list with their runs. Raises UserError, which names the entry that is wrong."""
     try:
         nodes = yaml.safe_load(file.read_text(encoding="utf-8"))["queue"]
         if not isinstance(nodes, list):
@@ -142,12 +135,13 @@ def _planned(file: Path, given: Sequence[str]) -> list[Part]:
         ) from error
     parts: list[Part] = []
     seen: set[str] = set()
-    known: dict[str, Reproduction] = {}
+    known: dict[str, Reproduction] = {}  # to compose a run takes 0.1 s; entries may have the same
     for number, node in enumerate(nodes, start=1):
         place = f"{file}, entry {number}"
         entry = made(Entry, node, place)
         with _naming(f"{place} ({entry.run})"):
-            parts.append(_part(entry, given, seen, known))
+            asked = known[entry.run] = known.get(entry.run) or _asked(entry, given)
+            parts.append(_part(entry, asked, seen))
         seen |= parts[-1].jobs.keys()
     return parts
 
@@ -157,54 +151,55 @@ def _naming(place: str) -> Iterator[None]:
     """Put the place in the list before what is wrong with it."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except MISTAKES as error:
         raise UserError(f"{place}: {in_one_line(error)}") from error
-    except UserError as error:
-        raise UserError(f"{place}: {error}") from error
 
 
-def _part(
-    entry: Entry, given: Sequence[str], seen: set[str], known: dict[str, Reproduction]
-) -> Part:
-    """The work of an entry; ``seen``: runs of earlier entries; ``known``: what they reproduce, by ``run``."""
+def _asked(entry: Entry, given: Sequence[str]) -> Reproduction:
+    """What an entry reproduces. Raises UserError."""
     try:
         arguments = [*shlex.split(entry.run), *given]
     except ValueError as error:
         raise UserError(f"run: {error}; close the quotes, or leave them out") from error
     if not any(argument.startswith("sink") for argument in arguments):
         arguments.append("sink=none")
-    # To compose a run takes 0.1 s, so entries with the same runs share them.
-    asked = known[entry.run] = known.get(entry.run) or prepared(arguments)
+    asked = prepared(arguments)
     for key in ("publish", "published", "share"):
         if key in asked.own:
             raise UserError(f"{key}: not for an entry; leave it out")
     if not asked.is_trained:
         raise UserError(f"run: {asked.name} is not trained; make it with reproduce")
-    rows = {config["experiment"]["row"] for config, _ in asked.jobs}
-    for pattern in entry.rows:
-        if not any(fnmatchcase(row, pattern) for row in rows):
-            raise UserError(f"rows: no row {pattern!r}; {nearest(pattern, rows)}")
-    seeds = list(dict.fromkeys(config["seed"] for config, _ in asked.jobs))
-    jobs: dict[str, Job] = {}
-    for config, overrides in sorted(
-        asked.jobs, key=lambda job: (seeds.index(job[0]["seed"]), not _is_dense(job[0]))
-    ):
-        row, name = config["experiment"]["row"], run_folder(config).name
-        if name not in seen and any(fnmatchcase(row, pattern) for pattern in entry.rows):
-            jobs[name] = config, overrides
-    part = Part(entry, asked, jobs, set())
-    for name, (config, _) in jobs.items():
+    for config, _ in asked.jobs:
         launch = config["launch"]
         if launch["kind"] != "simulated" or launch["threads"] not in (None, 1):
             raise UserError(
                 "launch: a queue has one core; add launch=simulated launch.threads=1 to the entry"
             )
-        if (run := published_run(config)) is not None:
+    return asked
+
+
+def _part(entry: Entry, asked: Reproduction, seen: set[str]) -> Part:
+    """The work of an entry; ``seen``: runs of earlier entries. Raises UserError."""
+    rows = {job.row for job in asked.jobs}
+    for pattern in entry.rows:
+        if not any(fnmatchcase(row, pattern) for row in rows):
+            raise UserError(f"rows: no row {pattern!r}; {nearest(pattern, rows)}")
+    seeds = list(dict.fromkeys(config["seed"] for config, _ in asked.jobs))
+    part = Part(entry, asked, {})
+    for job in sorted(
+        (job for job in asked.jobs if any(fnmatchcase(job.row, p) for p in entry.rows)),
+        key=lambda job: (seeds.index(job.config["seed"]), not _is_dense(job.config)),
+    ):
+        folder = run_folder(job.config)
+        if folder.name in seen:
+            continue
+        part.jobs[folder.name] = job
+        if is_done(folder):
+            part.add(summary_of(folder))
+        elif (run := published_run(job.config)) is not None:
             part.add(run.summary)
-        elif is_done(run_folder(config)):
-            part.add(summary_of(run_folder(config)))
         else:
-            part.left.add(name)
+            part.left.add(folder.name)
     return part
 
 
@@ -236,34 +231,37 @@ def _show(parts: Sequence[Part]) -> None:
 
 def _train(parts: Sequence[Part]) -> None:
     """Train what is left. Raises RunFailed at the end where runs have failed, RunStopped for a signal."""
-    _validate(parts)
+    for part in parts:
+        with _naming(part.entry.run):
+            check_rows(part.jobs[name] for name in part.left)
     if code_has_changed():
         print("the code has changes that are not committed, which the records will say", flush=True)
     os.environ[RUNS_AT_ONCE] = str(available_cores())  # a thread for a run that states no number
-    total, number, failed = sum(len(part.jobs) for part in parts), 0, []
+    jobs = [(part, name, job) for part in parts for name, job in part.jobs.items()]
+    total, failed = len(jobs), []
     print(
         f"{sum(len(part.left) for part in parts)} of {total} runs to train, {_total(parts)}",
         flush=True,
     )
-    for part in parts:
-        for name, (config, _) in part.jobs.items():
-            number += 1
-            if name not in part.left:
-                continue
-            folder = run_folder(config)
-            try:
-                # Another queue may have trained it meanwhile. A run in a process and session of its own
-                # is as nice as the queue, and what it leaves behind does not grow over days.
-                why = None if is_done(folder) else complete(folder, config, apart=True)
-                said = part.add(summary_of(folder)) + (f" (warning: {why})" if why else "")
-            except RunHeld:
-                said = "another process trains it"
-            except (UserError, RunFailed) as error:
-                said = f"failed: {error}"
-                failed.append(name)
-            part.left.remove(name)
-            what = f"{part.asked.name} {config['experiment']['row']}, seed {config['seed']}"
-            print(f"[{number}/{total}] {what}: {said}; {_total(parts)}", flush=True)
+    for number, (part, name, job) in enumerate(jobs, start=1):
+        if name not in part.left:
+            continue
+        folder, why, error = run_folder(job.config), None, None
+        if not is_done(folder):  # another queue may have trained it meanwhile
+            # A run in a process and session of its own is as nice as the queue, and what it leaves behind
+            # does not grow over days.
+            why, error = outcome(lambda f=folder, j=job: complete(f, j.config, apart=True))  # type: ignore[misc]
+        if error is None:
+            said = part.add(summary_of(folder)) + (f" (warning: {why})" if why else "")
+        elif isinstance(error, RunHeld):
+            said = "another process trains it"
+        else:
+            said = f"failed: {error}"
+            failed.append(name)
+        part.left.remove(name)
+        print(
+            f"[{number}/{total}] {part.asked.name} {job.name}: {said}; {_total(parts)}", flush=True
+        )
     if failed:
         more = ", ..." if len(failed) > MOST_NAMED else ""
         raise RunFailed(
@@ -272,45 +270,38 @@ def _train(parts: Sequence[Part]) -> None:
         )
 
 
-def _validate(parts: Sequence[Part]) -> None:
-    """Check each row that is left before the first run trains, as a sweep does."""
-    for part in parts:
-        rows = {part.jobs[name][0]["experiment"]["row"]: part.jobs[name] for name in part.left}
-        with _naming(part.entry.run):
-            for config, overrides in rows.values():
-                check(config, overrides)
-
-
 def _publish_finished(parts: Sequence[Part]) -> None:
     """Write the page of each artifact of the list from the runs that are finished, and the overview.
     Published runs stay as they are. Raises RunFailed at the end where a page could not be made."""
-    pages: dict[tuple[str, str], list[Reproduction]] = {}
+    pages: dict[str, list[Reproduction]] = {}
     for part in parts:
-        pages.setdefault((part.asked.name, part.asked.scale), []).append(part.asked)
+        pages.setdefault(f"{part.asked.name} scale={part.asked.scale}", []).append(part.asked)
     failed = []
-    for (name, scale), several in pages.items():
-        root, what = several[0].target(True), f"{name} scale={scale}"
+    for what, several in pages.items():
+        first, root = several[0], several[0].target(True)
         jobs = [job for asked in several for job in asked.jobs]
         optional = [job for asked in several for job in asked.optional]
-        found = with_others([*jobs, *other_seeds(jobs, True), *optional], {}, True)
-        paper, _, artifact = name.partition("/")
-        before = published(root, paper, scale)
+        found = finished(jobs, optional, True)
+        paper, _, artifact = first.name.partition("/")
+        before = published(root, paper, first.scale)
         found = [before.get(run.id, run) for run in found]
-        place = root / paper / scale / artifact
+        place = root / paper / first.scale / artifact
+        said = f"{len(found)} runs, published"
         if not found:
-            print(f"{what}: no finished run yet", flush=True)
+            said = "no finished run yet"
         elif any(_is_dense(c) for c, _ in jobs) and not any(_is_dense(run.config) for run in found):
-            print(f"{what}: no finished dense run yet, not published", flush=True)
+            said = "no finished dense run yet, not published"
         elif is_published(place) and set(run_ids(place)) == {run.id for run in found}:
-            print(f"{what}: {len(found)} runs, published already", flush=True)
+            said += " already"
         else:
             try:
-                several[0].publish(found, root)
+                first.publish(found, root)
             except UserError as error:
                 failed.append(what)
-                print(f"{what}: not published: {error}", flush=True)
+                said = f"not published: {error}"
             else:
                 index.write(root)
-                print(f"{what}: {len(found)} runs, published in {place}", flush=True)
+                said += f" in {place}"
+        print(f"{what}: {said}", flush=True)
     if failed:
         raise RunFailed(f"not published: {', '.join(failed)}")

@@ -22,13 +22,15 @@ from dgc_repro.launch.identity import (
     read_config,
     run_folder,
 )
-from dgc_repro.launch.local import RunHeld, execute, last_checkpoint
+from dgc_repro.launch.local import RunHeld, execute, held, last_checkpoint
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.overrides import key_of, known_keys
 from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.paths import is_group
 from dgc_repro.launch.rules import validate
 from dgc_repro.launch.sections import SLURM
+from dgc_repro.launch.study import check as check_computed
+from dgc_repro.launch.study import compute, kind_of
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import scale_of
@@ -95,12 +97,14 @@ def named(config: dict[str, Any], given: Sequence[str]) -> Path:
 
 def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> Path:
     """Train a validated config in its run folder unless it is finished; see `run_config`."""
-    workers, kind = config["launch"]["workers"], config["launch"]["kind"]
-    launch = f"{workers} worker{'s' * (workers != 1)} (launch={'torchrun' if train else kind})"
-    print(f"{launch}, {scale_line(config)}", flush=True)
+    if "launch" in config:  # else computed without a model (launch/study.py)
+        workers, kind = config["launch"]["workers"], config["launch"]["kind"]
+        launch = f"{workers} worker{'s' * (workers != 1)} (launch={'torchrun' if train else kind})"
+        print(f"{launch}, {scale_line(config)}", flush=True)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
-        finished_before(config, folder)
+        if kind_of(config) is None:
+            finished_before(config, folder)
     elif why := complete(folder, config, train):
         print(f"warning: {why}", flush=True)
     return folder
@@ -109,14 +113,18 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
 def complete(
     folder: Path, config: Mapping[str, Any], train: Execute | None = None, *, apart: bool = False
 ) -> str | None:
-    """Train a validated config that is not finished, from the last checkpoint in its run folder. What is
-    wrong with its training, None for nothing. ``apart``: never in this process."""
-    check_source(folder, config)
+    """Compute a validated config that is not finished, or train it from the last checkpoint in its folder.
+    What is wrong with its training, None for nothing. ``apart``: never train in this process."""
+    if kind_of(config) is None:
+        check_source(folder, config)
     is_new = not folder.exists()
     prepare(folder, config)
     os.environ[OWN_TARGETS] = " ".join(outside(config))
     try:
-        if train is not None:
+        if kind_of(config) is not None:
+            with held(folder):
+                compute(config, folder)
+        elif train is not None:
             train(config, folder)
         else:
             execute(config, folder, apart=apart)
@@ -139,6 +147,9 @@ def check_source(folder: Path, config: Mapping[str, Any]) -> None:
 def check(config: Mapping[str, Any], given: Sequence[str]) -> None:
     """Build what can be built without data or processes. Raises UserError, also for a key in ``given`` that
     nothing would read."""
+    if kind_of(config) is not None:
+        check_computed(config)
+        return
     validate(config)
     _refuse_unused_wrapper_settings(config, given)
     _refuse_unread(given)

@@ -1,47 +1,42 @@
-"""One part of an artifact that is computed and not trained: a component in, rows out.
+"""A run that is computed and not trained: a part of an artifact with ``study``, or with ``measure``.
 
-The record is a run folder like any other, with ``rows.csv`` in the place of metrics. A part whose study
-takes something of a model (its tensors, gradients, compress times) is composed like a run; any other part
-has nothing but its seed and its settings. Gradients of several workers come from a simulated world: after
-some training steps with the config's compressor each worker's gradient of the next batch is kept, and its
-residual, where there is one, is added: that is what the compressor would be given. A history has the mean of
-that over workers at each step.
+Its record is a run folder like any other, with ``rows.csv`` or ``repeats.csv`` in the place of metrics. A
+study is a component that may take something of a model; then its config is a whole run's, and the trainer
+makes what is taken. Otherwise it has nothing but its seed and its settings. A measurement times compressing
+the gradient of the last of a few training steps twice, in several ways (GraVAC's Table III).
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from dgc_repro.checked import Count, Rule, checked, within
 from dgc_repro.compressor.dgc_sampled import DGCSampled
-from dgc_repro.errors import UserError
+from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.errors import UserError, writing
 from dgc_repro.exchange.gradients import in_memory_order
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run
 from dgc_repro.launch.components import component
 from dgc_repro.launch.devices import choose_device
-from dgc_repro.launch.measure import (
-    Computed,
-    check_memory,
-    computed_once,
-    gradients_of,
-    joined_gradient,
-    trained,
-    unallocated,
-)
+from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.paths import option, options
-from dgc_repro.launch.rules import validate
-from dgc_repro.launch.single import scale_line
-from dgc_repro.launch.typed import nearest
+from dgc_repro.launch.rules import WITHOUT_DATA, validate
+from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.worker import write_json, write_summary
 from dgc_repro.study import compressing
+from dgc_repro.study.compressing import Method
 from dgc_repro.study.given import (
     GRADIENTS,
     HISTORY,
@@ -59,77 +54,137 @@ from dgc_repro.train.run import Run
 from dgc_repro.train.step import forward_backward, train_step
 from dgc_repro.train.task import Batch
 
-STUDY = "study"
-NETWORKS = "networks"
-ROWS_FILE = "rows.csv"
-Made = tuple[Any, dict[str, Any]]
-"""What a study is handed, and facts about it for the record."""
+STUDY, MEASURE, NETWORKS = "study", "measure", "networks"
+FILES = {STUDY: "rows.csv", MEASURE: "repeats.csv"}
+"""The table of a record, by the section that its config has."""
 RESIDUAL = "residual"
 SHORTCUT = "downsample"  # torchvision's name of a residual block's projection
+COPIES_OF_THE_MODEL = 8
+"""Parameters, gradients, momentum, the exchange's buffers, the joined gradient and its copy."""
+FULL_SIZES = ("small", "paper")
+TWO_FACTORS = Rule(
+    "two numbers from 1, the weaker first, such as [10, 1000]",
+    lambda factors: len(factors) == 2 and factors[0] < factors[1],
+)
+Made = tuple[Any, dict[str, Any]]
+"""What a study takes, and facts about it for the record."""
 
 
-def study_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
-    """Compute unless it is done, and return the run folder. ``config``: seed, scale, experiment, paths
-    and ``study``; of a study that takes something of a model, a whole run's.
+@checked
+class Measure:
+    """What is measured. ``factors``: of the first and the second compression; ``methods``: name and
+    compressor; ``steps``: training steps before; ``repeats``: paired measurements of each method;
+    ``embedded``: data sets of the package that replace those that are not here."""
 
-    Raises UserError.
-    """
-    study = build_study(config[STUDY])
-    plain = {key: value for key, value in config.items() if key != STUDY}
+    factors: Annotated[Sequence[Annotated[float, within(1)]], TWO_FACTORS]
+    methods: Annotated[Mapping[str, str], Rule("at least one, as {topk: topk}", bool)]
+    steps: Count
+    repeats: Count
+    embedded: Mapping[str, str]
+    takes: ClassVar[str] = MEASURE
+
+    def of(self, name: str) -> Method:
+        """Return a method at both factors. Raises UserError for one that chooses no entries."""
+        key, known = f"measure.methods.{name}", options("compressor")
+        compressor = self.methods[name]
+        if compressor not in known:
+            raise UserError(
+                f"{key}: no compressor {compressor!r}; {nearest(str(compressor), known)}"
+            )
+        node = option("compressor", compressor)
+        node = node.get("compressor", node)  # a YAML that brings its method's nest too
+        more = {"density": None} if "density" in node else {}
+        weak, strong = (component(node, key, factor=factor, **more) for factor in self.factors)
+        if not isinstance(weak, Sparsifier):
+            raise UserError(
+                f"{key}: a sparsifier such as topk, got {compressor}, which chooses no entries"
+            )
+        densities = [1 / factor for factor in self.factors]
+        single_pass = compressing.topk_in_one_scan(*densities) if isinstance(weak, TopK) else None
+        return Method(name, weak, strong, single_pass)
+
+
+def kind_of(config: Mapping[str, Any]) -> str | None:
+    """Return the section that makes a run a computed one, None for one that is trained."""
+    return next((kind for kind in FILES if kind in config), None)
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Build what is computed, and validate the run that it takes something of. Raises UserError."""
+    study = built(config)
     if study.takes != NOTHING:
-        validate(plain)
-        print(scale_line(plain), flush=True)
+        validate(without_section(config))
 
-    def computed() -> Computed:
-        busy = environment.busy_cores() if study.takes == TIMES else math.nan
-        made: tuple[Any, ...] = ()
-        facts: dict[str, Any] = {"data": "none"}
-        if study.takes != NOTHING:
-            handed, facts = recorded(study.takes, plain, study)
-            made = (handed,)
-        try:
-            rows = study.run(config["seed"], *made)
-        except ValueError as error:
-            raise UserError(f"{_place(config[STUDY])}.{error}") from error
-        here = environment.describe(torch.device("cpu"), "none", 1, facts.pop("data"))
-        if study.takes == TIMES:
-            here |= {"busy_cores": busy, "threads_per_worker": facts.pop("threads")}
-        return rows, here, facts
 
-    return computed_once(config, ROWS_FILE, computed)
+def compute(config: Mapping[str, Any], folder: Path) -> None:
+    """Compute the rows and write the record. Raises UserError."""
+    study, plain, kind = built(config), without_section(config), str(kind_of(config))
+    threads = (plain.get("launch") or {}).get("threads") or environment.available_cores()
+    more: dict[str, Any] = {}
+    if study.takes in (TIMES, MEASURE):
+        check_memory(plain)
+        native.library()  # built now if it is not in the cache: no repeat pays for it
+        more["busy_cores"] = environment.busy_cores()
+    with environment.threads(threads):
+        if isinstance(study, Measure):
+            rows, device, facts = _measured(study, plain)
+        else:
+            device = torch.device("cpu")
+            given, facts = _taken(study, plain)
+            try:
+                rows = study.run(config["seed"], *given)
+            except ValueError as error:
+                raise UserError(f"{_place(config[STUDY])}.{error}") from error
+        here = environment.describe(device, "none", 1, facts.pop("data"))
+    write_json(folder / "environment.json", here | more)
+    short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    with writing(path := folder / FILES[kind]):
+        pd.DataFrame(short, dtype=object).to_csv(path, index=False)
+    summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}
+    write_summary(folder / "summary.json", summary)
+
+
+def built(config: Mapping[str, Any]) -> Any:
+    """Return the study or the measurement of a config. Raises UserError naming the key."""
+    if MEASURE not in config:
+        return build_study(config[STUDY])
+    settings = made(Measure, config[MEASURE], MEASURE)
+    for name in settings.methods:
+        settings.of(name)
+    return settings
+
+
+def without_section(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of the run that something is taken of."""
+    return {key: value for key, value in config.items() if key not in FILES}
 
 
 def build_study(node: Mapping[str, Any]) -> Study:
-    """The study of a node that `with_networks` has seen. Raises UserError naming the key."""
+    """Return the study of a node that `with_networks` has seen. Raises UserError naming the key."""
     place = _place(node)
-    more = {}
+    settings = {key: value for key, value in node.items() if key != "part"}
     if NETWORKS in node:
-        more[NETWORKS] = {
+        settings[NETWORKS] = {
             name: component(inner, f"{place}.{NETWORKS}.{name}")
             for name, inner in node[NETWORKS].items()
         }
-    settings = {key: value for key, value in node.items() if key != "part"}
-    study: Study = component(settings, place, **more)
+    study: Study = component(settings, place)
     return study
 
 
 def with_networks(node: dict[str, Any]) -> dict[str, Any]:
-    """The node with its networks written out, each as its file in conf/network/ has it, so that the
+    """Return the node with its networks written out, each as its file in conf/network/ has it, so that the
     record says all that was assumed. Raises UserError for a name that is none."""
     if NETWORKS not in node or isinstance(node[NETWORKS], Mapping):
         return node
-    key = f"{_place(node)}.{NETWORKS}"
-    names = node[NETWORKS]
+    key, names = f"{_place(node)}.{NETWORKS}", node[NETWORKS]
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise UserError(f"{key}: a list such as [ethernet_1gbit], got {names!r}")
-    known = options("network")
-    known.remove("none")
-    found = {}
+    known = [name for name in options("network") if name != "none"]
     for name in names:
         if name not in known:
             raise UserError(f"{key}: no network {name!r}; {nearest(str(name), known)}")
-        found[name] = option("network", name)
-    return {**node, NETWORKS: found}
+    return {**node, NETWORKS: {name: option("network", name) for name in names}}
 
 
 def _place(node: Mapping[str, Any]) -> str:
@@ -137,60 +192,71 @@ def _place(node: Mapping[str, Any]) -> str:
     return f"{STUDY}.{node['part']}"
 
 
-def recorded(takes: str, config: dict[str, Any], study: Any) -> Made:
-    """What a study that ``takes`` tensors, gradients or times is handed. Raises UserError."""
-    if takes == TENSORS:
-        tensors = model_tensors(config)
-        sizes = tensors.sizes
-        return tensors, {"parameters": sum(sizes), "tensors": len(sizes), "data": "none"}
-    if takes == GRADIENTS:
-        return worker_gradients(config, study.steps)
-    if takes == HISTORY:
-        return gradient_history(config, study.steps)
-    assert takes == TIMES, takes
-    return compress_times(config, study.factors, study.steps, study.repeats)
+def _measured(
+    settings: Measure, config: dict[str, Any]
+) -> tuple[Sequence[Mapping[str, Any]], torch.device, dict[str, Any]]:
+    """Rows, device and facts of a measurement."""
+    gradient, device, facts = last_gradient(
+        config, settings.steps, settings.embedded, "measure.steps"
+    )
+    repeats, facts["chosen"] = compressing.measure(
+        gradient,
+        [settings.of(name) for name in settings.methods],
+        (settings.factors[0], settings.factors[1]),
+        settings.repeats,
+        say=lambda line: print(f"  {line}", flush=True),
+    )
+    return repeats, device, facts
 
 
-def model_tensors(config: Mapping[str, Any]) -> Tensors:
-    """Sizes of the config's model, which is not allocated."""
-    module = unallocated(config)
-    sizes = tuple(parameter.numel() for parameter in module.parameters())
-    return Tensors(config["experiment"]["row"], sizes, layers_of(module))
+def _taken(study: Any, config: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a study is handed, and facts about it. Raises UserError."""
+    if study.takes == NOTHING:
+        return (), {"data": "none"}
+    name = config["experiment"]["row"]
+    if study.takes == TENSORS:
+        module = unallocated(config)
+        sizes = tuple(parameter.numel() for parameter in module.parameters())
+        facts = {"parameters": sum(sizes), "tensors": len(sizes), "data": "none"}
+        return (Tensors(name, sizes, layers_of(module)),), facts
+    if study.takes == TIMES:  # of compressing a real gradient of the model tensor by tensor (DGC)
+        gradient, _, facts = last_gradient(config, study.steps, {}, "study.saturation.steps")
+        methods = {float(f): DGCSampled(factor=f, indices="int32") for f in study.factors}
+        found = compressing.compress_ms(gradient, methods, study.repeats)
+        sizes = tuple(part.numel() for part in gradient.values())
+        return (Times(Tensors(name, sizes), found),), facts
+    take = {GRADIENTS: worker_gradients, HISTORY: gradient_history}[study.takes]
+    given, facts = take(config, study.steps)
+    return (given,), facts
 
 
 def layers_of(module: nn.Module) -> int:
-    """Layers as papers count them: recurrent ones where there are any, else convolutions and linear
-    layers that are no shortcut's projection."""
+    """Count layers as papers do: recurrent ones where there are any, else convolutions and linear layers that
+    are no shortcut's projection."""
     recurrent = [part.num_layers for part in module.modules() if isinstance(part, nn.RNNBase)]
-    if recurrent:
-        return sum(recurrent)
-    return sum(
+    return sum(recurrent) or sum(
         isinstance(part, nn.Conv2d | nn.Linear) and SHORTCUT not in name
         for name, part in module.named_modules()
     )
 
 
 def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
-    """The gradient of each simulated worker after ``steps`` steps, its residual added."""
-    run = _simulated(config)
-    left = _batches(run)
-    for _ in range(steps):
-        train_step(run, next(left))
-    batches = next(left)
+    """Return the gradient of each simulated worker after ``steps`` steps, its residual added: what the
+    compressor of the config would be given."""
+    run, left = _simulated(config)
+    for batches in itertools.islice(left, steps):
+        train_step(run, batches)
     vectors, fed, sizes = [], False, ()
-    for index, batch in enumerate(batches):
+    for index, batch in enumerate(next(left)):
         with run.workers.turn_of(index):
             run.module.zero_grad(set_to_none=True)
             forward_backward(run, index, batch)
-        gradients = run.junction.gradients()  # type: ignore[attr-defined]  # after backward
+        found = run.junction.gradients()  # type: ignore[attr-defined]  # after backward
         states = run.exchange.states[run.seat(index)]
         residuals = {name: state[RESIDUAL] for name, state in states.items() if RESIDUAL in state}
         fed = bool(residuals)
-        sizes = tuple(gradient.numel() for gradient in gradients.values())
-        parts = [
-            (gradient + residuals[name]) if fed else gradient
-            for name, gradient in gradients.items()
-        ]
+        sizes = tuple(gradient.numel() for gradient in found.values())
+        parts = [found[name] + residuals[name] if fed else found[name] for name in found]
         vectors.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
     facts = {
         "data": run.splits.label,
@@ -203,11 +269,11 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
 
 
 def gradient_history(config: Mapping[str, Any], steps: int) -> Made:
-    """What the workers compress at each of ``steps`` steps, their mean. It trains as it is read."""
-    run = _simulated(config)
+    """Return what the workers compress at each of ``steps`` steps, their mean. It trains as it is read."""
+    run, left = _simulated(config)
 
     def history() -> History:
-        for batches in itertools.islice(_batches(run), steps):
+        for batches in itertools.islice(left, steps):
             train_step(run, batches)
             found = {n: in_memory_order(g).clone() for n, g in gradients_of(run).items()}
             seats = run.exchange.states
@@ -222,39 +288,106 @@ def gradient_history(config: Mapping[str, Any], steps: int) -> Made:
     return history(), {"data": run.splits.label, "steps": steps, **sizes}
 
 
-def _simulated(config: Mapping[str, Any]) -> Run:
-    """A run whose workers are all here. Raises UserError."""
+def _simulated(config: Mapping[str, Any]) -> tuple[Run, Iterator[tuple[Batch, ...]]]:
+    """A run whose workers are all here, and the batches of its steps, epoch after epoch. Raises UserError."""
     if config["launch"]["kind"] != "simulated":
         raise UserError(
-            f"launch.kind: simulated, so that every worker's gradient is here, got "
+            "launch.kind: simulated, so that every worker's gradient is here, got "
             f"{config['launch']['kind']}; use launch=simulated"
         )
     run: Run = build_run(config, torch.device("cpu"))
-    return run
+
+    def batches() -> Iterator[tuple[Batch, ...]]:
+        while True:
+            yield from steps_left(run)
+            run.progress.epoch += 1
+
+    return run, batches()
 
 
-def _batches(run: Run) -> Iterator[tuple[Batch, ...]]:
-    """The batches of all steps, epoch after epoch, without end."""
-    while True:
-        yield from steps_left(run)
-        run.progress.epoch += 1
+def trained(
+    config: dict[str, Any],
+    steps: int,
+    embedded: Mapping[str, str],
+    device: torch.device,
+    key: str = "measure.steps",
+) -> tuple[Run, Iterator[tuple[Batch, ...]]]:
+    """Return a run after some steps of the trainer, and the batches of the epoch that are left. ``key``: that
+    of ``steps`` in the config. Raises UserError."""
+    if config["train"]["local_steps"] > 1:
+        raise UserError(
+            "train.local_steps: a gradient is measured step by step; use train.local_steps=1"
+        )
+    run: Run = _built_with_data(config, embedded, device)
+    batches = steps_left(run)
+    for number in range(steps):
+        batch = next(batches, None)
+        if batch is None:
+            raise UserError(f"{key}: the data make {number} steps, got {steps}; use fewer")
+        train_step(run, batch)
+    return run, batches
 
 
-def compress_times(
-    config: dict[str, Any], factors: Mapping[float, Any], steps: int, repeats: int
-) -> Made:
-    """Milliseconds of compressing a real gradient of the model tensor by tensor (DGC)."""
-    check_memory(config)
+def last_gradient(
+    config: dict[str, Any], steps: int, embedded: Mapping[str, str], key: str
+) -> tuple[dict[str, Tensor], torch.device, dict[str, Any]]:
+    """Return the gradient of the last of some training steps, joined, its device, and how it came about."""
     device = torch.device(choose_device(config)[0])
-    native.library()  # built now if it is not in the cache: no repeat pays for it
-    threads = config["launch"]["threads"] or environment.available_cores()
-    with environment.threads(threads):
-        key = "study.saturation.steps"
-        gradient, facts = joined_gradient(trained(config, steps, {}, device, key)[0])
-        methods = {float(factor): DGCSampled(factor=factor, indices="int32") for factor in factors}
-        found = compressing.compress_ms(gradient, methods, repeats)
-    facts["threads"] = threads
-    tensors = Tensors(
-        config["experiment"]["row"], tuple(part.numel() for part in gradient.values())
-    )
-    return Times(tensors, found), facts
+    run, _ = trained(config, steps, embedded, device, key)
+    gradients = gradients_of(run)
+    norms = torch._foreach_norm(list(gradients.values()))
+    facts = {
+        "data": run.task.splits.label,
+        "steps": run.progress.step,
+        "train/loss": run.progress.tally.mean_loss,
+        "parameters": sum(p.numel() for p in run.module.parameters()),
+        "tensors": len(gradients),
+        "gradient_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
+    }
+    return compressing.joined(gradients), device, facts
+
+
+def gradients_of(run: Run) -> dict[str, Tensor]:
+    """Return what the last step has left, by parameter name."""
+    named = run.module.named_parameters()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+
+def _built_with_data(config: dict[str, Any], embedded: Mapping[str, str], device: Any) -> Any:
+    """The run; where its data set is not here and no folder was named, on an embedded one."""
+    try:
+        return build_run(config, device)
+    except UserError as error:
+        name = dataset_name(config)
+        if config["dataset"].get("root") or name not in embedded:
+            raise
+        if config["scale"]["name"] in FULL_SIZES:  # never a reproduction on other data than it says
+            raise UserError(
+                f"roots.{name}: {error}; give its folder, or use scale=quick"
+            ) from error
+        print(f"  no {name} here, the embedded {embedded[name]} take its place ({error})")
+    instead = deepcopy(config) | {"dataset": option("dataset", embedded[name])}
+    return build_run(instead, device)
+
+
+def dataset_name(config: Mapping[str, Any]) -> str:
+    """Return the data set's module: its name on the command line."""
+    return str(config["dataset"]["_target_"]).split(".")[-2]
+
+
+def check_memory(config: Mapping[str, Any]) -> None:
+    """Refuse what will not fit, before anything is allocated."""
+    count = sum(p.numel() for p in unallocated(config).parameters())
+    needed, available = 4 * COPIES_OF_THE_MODEL * count, environment.available_bytes()
+    if available is not None and needed > available:
+        raise UserError(
+            f"model.width: {count / 1e6:.0f} M parameters need about {needed / 1e9:.1f} GB here, "
+            f"{available / 1e9:.1f} GB are available; use a slimmer model (model.width)"
+        )
+
+
+def unallocated(config: Mapping[str, Any]) -> nn.Module:
+    """Return the config's model, for its sizes alone."""
+    with torch.device("meta"):
+        module: nn.Module = component(config["model"], "model").build(WITHOUT_DATA)
+    return module

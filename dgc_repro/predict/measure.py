@@ -28,9 +28,9 @@ from dgc_repro.exchange.wire import SUM, Link, Pending, Sizes
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.components import build_compressor, build_policy, settled
 from dgc_repro.launch.devices import choose_device
-from dgc_repro.launch.measure import gradients_of, trained
 from dgc_repro.launch.overrides import check_overrides, composed
 from dgc_repro.launch.rules import validate
+from dgc_repro.launch.study import gradients_of, trained
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark import speed

@@ -25,12 +25,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from tiny_run import SETTINGS, TEXT, TINY, configured
 
-from dgc_repro.launch import cli_args, main, measure, reproduce, single, worker
+from dgc_repro.launch import cli_args, main, reproduce, single, worker
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir, options
 from dgc_repro.launch.sections import NAMES
-from dgc_repro.launch.study import build_study
-from dgc_repro.launch.typed import made
+from dgc_repro.launch.study import built
 from dgc_repro.predict import calibrate, recommend
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -220,22 +219,16 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
         for key in known:
             found.append((key, lambda o, known=known: cli_args.read([o], "", known, NAMES)))
     for name in reproduce.artifacts():
-        node = resolved(reproduce._artifact(name))
-        for part, settings in node.get("study", {}).items():
-            for key in settings:
+        artifact = reproduce.artifact_node(name)
+        places = [f"study.{part}" for part in artifact.get("study", {})]
+        for place in [*places, *(["measure"] if "measure" in artifact else [])]:
+            for key in OmegaConf.select(artifact, place):
 
-                def studied(o: str, part: str = part, node: Any = node) -> None:
-                    build_study(reproduce._part_of(node["study"], part, [o]))
+                def read(o: str, place: str = place, artifact: Any = artifact) -> None:
+                    kind = place.partition(".")[0]
+                    built({kind: reproduce.section_of(artifact, place, [o])})
 
-                found.append((f"study.{part}.{key}", studied))
-        for key in node.get("measure", {}):
-
-            def measured(o: str, node: Any = node) -> None:
-                stated = {**node["measure"], "repeats": 3}
-                settings = reproduce._overridden(stated, [o], "measure.")
-                made(measure.MeasureSettings, settings, "measure")
-
-            found.append((f"measure.{key}", measured))
+                found.append((f"{place}.{key}", read))
     return found
 
 

@@ -33,7 +33,7 @@ from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, threads_
 from dgc_repro.launch.optimized import EVERY_RUN, KEY, MODELLED, OF_KIND, measured
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.sweep import BEST, RECORD, _runs_at_once, best
+from dgc_repro.launch.sweep import _runs_at_once, best
 
 Printed = Callable[..., str]
 SHORT = (*TINY, "train.epochs=1")
@@ -343,33 +343,27 @@ def test_optuna_finds_the_fewest_bytes_and_writes_its_result(
     assert len(densities) == 3
     assert found["best_value"] == min(densities)
     assert found["best_params"]["compressor.density"] == densities[min(densities)]
-    assert f"best: comm/payload_bytes@target {min(densities):.6g} with compressor.density=" in text
+    assert (
+        f"best: comm/payload_bytes@target {min(densities):.6g} with compressor=topk compressor."
+        in text
+    )
 
 
-@pytest.mark.parametrize("num_goals", [1, 2])
-def test_tied_trials_have_their_own_run_folders(num_goals: int, tmp_path: Path) -> None:
-    names, value = ["test/loss", "comm/payload_bytes"][:num_goals], [0.5, 1000.0][:num_goals]
-    rates = [0.1, 1e-05, 0.3]
-    lines: list[dict[str, Any]] = [{"runs": 3, "objectives": names}]
-    lines += [
-        {
-            "run": number,
-            "overrides": ["seed=0", f"optimizer.lr={lr}"],
-            "folder": str(tmp_path / f"lr{lr}"),
-            KEY: value if num_goals > 1 else value[0],
-        }
-        for number, lr in enumerate(rates)
+def test_the_best_trials_are_those_that_no_other_beats() -> None:
+    head = {"objectives": ["test/loss", "comm/bytes"], "goals": ["minimize", "maximize"]}
+    values = {"a": [0.5, 9.0], "b": [0.5, 9.0], "c": [0.4, 8.0], "d": [0.6, 9.0], "e": None}
+    lines: list[dict[str, Any]] = [
+        {"overrides": [f"optimizer.lr={name}"], "folder": os.path.abspath(name), KEY: value}
+        for name, value in values.items()
     ]
-    (tmp_path / RECORD).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    trials = [{"params": {"optimizer.lr": lr}, "values": value} for lr in rates]
-    single = {"best_params": trials[1]["params"], "best_value": value[0]}
-    found = {"name": "optuna", **(single if num_goals == 1 else {"solutions": trials})}
-    (tmp_path / BEST).write_text(yaml.safe_dump(found))
-    named = [text for text in best(tmp_path / RECORD) if " with optimizer.lr=" in text]
-    assert len(named) == (3 if num_goals > 1 else 1)
-    for text in named:
-        lr = text.partition(" with optimizer.lr=")[2].partition(" ")[0]
-        assert text.endswith(f"lr{lr})")
+    first, *others = best(head, lines)
+    assert first == "the best 3 trials (no other is better in everything):"
+    assert others[0] == "test/loss 0.5, comm/bytes 9 with optimizer.lr=a (a)"
+    assert [text[-2] for text in others] == ["a", "b", "c"]
+    alone = [line | {KEY: line[KEY][1]} for line in lines if line[KEY]]
+    one = {"objectives": ["comm/bytes"], "goals": ["maximize"]}
+    assert best(one, alone) == ["best: comm/bytes 9 with optimizer.lr=a (a)"]
+    assert best(one, []) == []
 
 
 @OPTUNA

@@ -21,10 +21,10 @@ from wandb import wandb_agent
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
+from dgc_repro.launch.jobs import expand
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.single import check, own_name
-from dgc_repro.launch.sweep import expand
 from dgc_repro.sink import wandb_report
 from dgc_repro.sink.interface import RunInfo
 from dgc_repro.sink.wandb import Wandb

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +18,22 @@ from commands import PATIENCE_SECONDS, Command, wait_for
 from ranks import processes_of
 from tiny_run import TINY
 
+from dgc_repro.launch import paths, single
 from dgc_repro.launch import queue as queueing
-from dgc_repro.launch import single
 from dgc_repro.launch.environment import RUNS_AT_ONCE, threads_of_worker
+from dgc_repro.launch.jobs import check_rows
 from dgc_repro.launch.local import RunFailed, held
 from dgc_repro.launch.main import answer
+from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.queue import queue
-from dgc_repro.launch.reproduce import _pool, reproduce
+from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.worker import read_config
 from dgc_repro.names import conf_dir
 from dgc_repro.paper.publish import published, run_ids
 from dgc_repro.train.run import Run
 
-TABLE1 = " ".join(["dynamic/table1", *TINY])
-TRAINED = ["none", "static8"]
+PAPER = "queued/table1"
+TABLE1 = " ".join([PAPER, *TINY])
 Queue = Callable[..., tuple[int, list[str], list[str]]]
 
 
@@ -42,7 +45,21 @@ def write(folder: Path, *entries: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paper of the user's with the rows dense and topk, beside the list."""
+    monkeypatch.setattr(paths, "_ADDED", [])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("queued", "queued.table1"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name, text in files(*PAPER.split("/")).items():
+        place = tmp_path / "queued" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+@pytest.fixture
 def run(
+    paper: None,
     trained: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -56,7 +73,6 @@ def run(
     monkeypatch.setenv(RUNS_AT_ONCE, "1")
 
     def command(*arguments: str) -> tuple[int, list[str], list[str]]:
-        _pool.cache_clear()
         code = answer(lambda: queue([f"file={tmp_path / 'queue.yaml'}", *arguments]))
         said = capsys.readouterr()
         return code, said.out.splitlines(), said.err.splitlines()
@@ -73,112 +89,98 @@ def names(folders: list[Path]) -> list[tuple[str, int]]:
 
 def page(folder: Path) -> list[str]:
     """The runs of the published page, each as ``<row>-custom-s<seed>``."""
-    runs = run_ids(folder / "results" / "dynamic" / "custom" / "table1")
-    return sorted(run.removeprefix("dynamic-table1-").rpartition("-")[0] for run in runs)
+    runs = run_ids(folder / "results" / "queued" / "custom" / "table1")
+    return sorted(run.removeprefix("queued-table1-").rpartition("-")[0] for run in runs)
 
 
-def test_runs_are_trained_once_in_the_order_of_the_list(
+def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
     run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def backwards(arguments: list[str]) -> Any:
+        asked = prepared(arguments)
+        return replace(asked, jobs=asked.jobs[::-1])
+
     priorities: list[int] = []
+    prepared = queueing.prepared
+    monkeypatch.setattr(queueing, "prepared", backwards)
     monkeypatch.setattr(os, "nice", priorities.append)
     write(
         tmp_path,
-        {"run": TABLE1, "rows": ["static8"], "why": "first of all"},
-        {"run": f'{TABLE1} "seed=[1,0]"', "rows": TRAINED},
+        {"run": TABLE1, "rows": ["topk"], "why": "first of all"},
+        {"run": f'{TABLE1} "seed=[0,1]"'},
     )
     code, lines, errors = run()
     assert (code, errors) == (0, [])
-    assert names(trained) == [("static8", 0), ("none", 1), ("static8", 1), ("none", 0)]
-    custom = "dynamic/table1"
+    assert names(trained) == [("topk", 0), ("dense", 1), ("topk", 1), ("dense", 0)]
     assert lines == [
         "4 of 4 runs to train, 4.0 core-hours left",
-        f"[1/4] {custom} static8, seed 0: 6.0 core-minutes; 3.0 core-hours left",
-        f"[2/4] {custom} none, seed 1: 6.0 core-minutes; 0.2 core-hours left",
-        f"[3/4] {custom} static8, seed 1: 6.0 core-minutes; 0.1 core-hours left",
-        f"[4/4] {custom} none, seed 0: 6.0 core-minutes; 0.0 core-hours left",
+        f"[1/4] {PAPER} topk, seed 0: 6.0 core-minutes; 3.0 core-hours left",
+        f"[2/4] {PAPER} dense, seed 1: 6.0 core-minutes; 0.2 core-hours left",
+        f"[3/4] {PAPER} topk, seed 1: 6.0 core-minutes; 0.1 core-hours left",
+        f"[4/4] {PAPER} dense, seed 0: 6.0 core-minutes; 0.0 core-hours left",
     ]
     assert priorities == [10]
     assert threads_of_worker({"workers": 1, "threads": None}) == 1
 
-    assert run() == (0, ["0 of 4 runs to train, 0.0 core-hours left"], [])
-    assert names(trained) == []
-
     # A third seed: the two that are finished say how long it takes.
-    write(tmp_path, {"run": f'{TABLE1} "seed=[0,1,2]"', "rows": TRAINED})
+    write(tmp_path, {"run": f'{TABLE1} "seed=[0,1,2]"'})
     code, lines, _ = run("list=true")
     assert code == 0
     assert lines[0].strip() == "0.2 core-hours left"
-    assert lines[-2].split() == ["1", custom, "custom", "6", "4", "2", "6.0", "measured", "0.2"]
+    assert lines[-2].split() == ["1", PAPER, "custom", "6", "4", "2", "6.0", "measured", "0.2"]
     assert names(trained) == []
-
-
-def test_dense_training_is_the_first_of_each_seed(
-    run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def backwards(arguments: list[str]) -> Any:
-        asked = queueing_prepared(arguments)
-        return replace(asked, jobs=asked.jobs[::-1])
-
-    queueing_prepared = queueing.prepared
-    monkeypatch.setattr(queueing, "prepared", backwards)
-    write(tmp_path, {"run": f'{TABLE1} "seed=[0,1]"', "rows": TRAINED})
-    run()
-    assert names(trained) == [("none", 1), ("static8", 1), ("none", 0), ("static8", 0)]
 
 
 def test_what_is_finished_is_published_again_and_again(
     run: Queue, trained: list[Path], tmp_path: Path
 ) -> None:
-    what = "dynamic/table1 scale=custom"
-    write(tmp_path, {"run": f"{TABLE1} seed=7", "rows": ["static8"]})
+    what = f"{PAPER} scale=custom"
+    write(tmp_path, {"run": f"{TABLE1} seed=7", "rows": ["topk"]})
     assert run("publish=true") == (0, [f"{what}: no finished run yet"], [])
     run()
-    code, lines, _ = run("publish=true")
-    assert (code, lines) == (0, [f"{what}: no finished dense run yet, not published"])
-    assert not (tmp_path / "results" / "dynamic" / "custom").exists()
+    assert run("publish=true")[:2] == (0, [f"{what}: no finished dense run yet, not published"])
+    assert not (tmp_path / "results" / "queued" / "custom").exists()
 
-    write(tmp_path, {"run": f"{TABLE1} seed=7", "rows": TRAINED})
+    write(tmp_path, {"run": f"{TABLE1} seed=7"})
     run()
     code, lines, _ = run("publish=true")
-    assert (code, lines) == (0, [f"{what}: 2 runs, published in results/dynamic/custom/table1"])
-    assert page(tmp_path) == ["none-custom-s7", "static8-custom-s7"]
+    assert (code, lines) == (0, [f"{what}: 2 runs, published in results/queued/custom/table1"])
+    assert page(tmp_path) == ["dense-custom-s7", "topk-custom-s7"]
     assert (tmp_path / "results" / "README.md").is_file()
     assert run("publish=true")[1] == [f"{what}: 2 runs, published already"]
 
     # On another machine the published runs are as good, whatever their seeds.
     shutil.rmtree(tmp_path / "runs")
     trained.clear()
-    before = published(tmp_path / "results", "dynamic", "custom")
+    before = published(tmp_path / "results", "queued", "custom")
     write(
         tmp_path,
-        {"run": f'{TABLE1} "seed=[7,0]"', "rows": TRAINED},
-        {"run": f"{TABLE1} seed=8", "rows": ["none"]},
+        {"run": f'{TABLE1} "seed=[7,0]"'},
+        {"run": f"{TABLE1} seed=8", "rows": ["dense"]},
     )
     run()
-    assert names(trained) == [("none", 0), ("static8", 0), ("none", 8)]
+    assert names(trained) == [("dense", 0), ("topk", 0), ("dense", 8)]
     write(tmp_path, {"run": f"{TABLE1} seed=0"})  # the other seeds are in no entry any more
     code, lines, _ = run("publish=true")
-    assert (code, lines) == (0, [f"{what}: 5 runs, published in results/dynamic/custom/table1"])
-    assert page(tmp_path) == sorted(
-        [*(f"{row}-custom-s{seed}" for row in TRAINED for seed in (0, 7)), "none-custom-s8"]
-    )
-    after = published(tmp_path / "results", "dynamic", "custom")
-    for name, run in before.items():
-        assert (after[name].config, after[name].summary) == (run.config, run.summary)
+    assert (code, lines) == (0, [f"{what}: 5 runs, published in results/queued/custom/table1"])
+    rows = [f"{row}-custom-s{seed}" for row in ("dense", "topk") for seed in (0, 7)]
+    assert page(tmp_path) == sorted([*rows, "dense-custom-s8"])
+    after = published(tmp_path / "results", "queued", "custom")
+    for name, old in before.items():
+        assert (after[name].config, after[name].summary) == (old.config, old.summary)
 
 
 def test_a_page_that_cannot_be_made_does_not_stop_the_others(
     run: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, {"run": TABLE1, "rows": TRAINED})
+    write(tmp_path, {"run": TABLE1})
     run()
 
     def refuse(*_: object) -> None:
         raise queueing.UserError("train.epochs: the same in every run")
 
     monkeypatch.setattr(queueing.Reproduction, "publish", refuse)
-    what = "dynamic/table1 scale=custom"
+    what = f"{PAPER} scale=custom"
     assert run("publish=true") == (
         1,
         [f"{what}: not published: train.epochs: the same in every run"],
@@ -186,51 +188,40 @@ def test_a_page_that_cannot_be_made_does_not_stop_the_others(
     )
 
 
-def test_a_run_that_fails_is_named_and_the_others_go_on(
-    run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = single.execute
-
-    def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
-        if config["experiment"]["row"] == "none":
-            raise RunFailed("rank 0 was killed by SIGSEGV")
-        train(config, folder)
-
-    monkeypatch.setattr(single, "execute", fail)
-    monkeypatch.setattr(single, "warning", lambda *_: "the run diverged")
-    write(tmp_path, {"run": f'{TABLE1} "seed=[0,1]"', "rows": TRAINED})
-    code, lines, errors = run()
-    assert code == 1
-    assert names(trained) == [("static8", 0), ("static8", 1)]
-    assert lines[1].startswith("[1/4] dynamic/table1 none, seed 0: failed: rank 0 was killed by")
-    assert "static8, seed 0: 6.0 core-minutes (warning: the run diverged); " in lines[2]
-    (error,) = errors
-    assert error.startswith("error: 2 of 4 runs failed: dynamic-table1-none-custom-s0-")
-    assert error.endswith("; the same command tries them again")
-    monkeypatch.setattr(single, "execute", train)
-    assert run()[0] == 0
-    assert names(trained) == [("none", 0), ("none", 1)]
-
-
-def test_a_run_of_another_process_is_left_to_it(
+def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
     run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where both processes begin at once: the folder is not taken for a mistake's."""
     train = single.execute
 
-    def taken(config: dict[str, Any], folder: Path, **_: Any) -> None:
-        if config["experiment"]["row"] == "none":
+    def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
+        if config["seed"] == 2:
             with held(folder), held(folder):
                 pass
+        if config["experiment"]["row"] == "dense":
+            raise RunFailed("rank 0 was killed by SIGSEGV")
         train(config, folder)
 
-    monkeypatch.setattr(single, "execute", taken)
-    write(tmp_path, {"run": TABLE1, "rows": TRAINED})
+    monkeypatch.setattr(single, "execute", fail)
+    monkeypatch.setattr(single, "warning", lambda *_: "the run diverged")
+    write(
+        tmp_path,
+        {"run": f'{TABLE1} "seed=[0,1]"'},
+        {"run": f"{TABLE1} seed=2", "rows": ["dense"]},
+    )
     code, lines, errors = run()
-    assert (code, errors) == (0, [])
-    assert "[1/2] dynamic/table1 none, seed 0: another process trains it; " in lines[1]
-    assert names(trained) == [("static8", 0)]
-    assert len(list((tmp_path / "runs").glob("dynamic-table1-none-*"))) == 1
+    assert code == 1
+    assert names(trained) == [("topk", 0), ("topk", 1)]
+    assert lines[1].startswith(f"[1/5] {PAPER} dense, seed 0: failed: rank 0 was killed by")
+    assert "topk, seed 0: 6.0 core-minutes (warning: the run diverged); " in lines[2]
+    assert f"[5/5] {PAPER} dense, seed 2: another process trains it; " in lines[5]
+    assert len(list((tmp_path / "runs").glob("queued-table1-dense-custom-s2-*"))) == 1
+    (error,) = errors
+    assert error.startswith("error: 2 of 5 runs failed: queued-table1-dense-custom-s0-")
+    assert error.endswith("; the same command tries them again")
+    monkeypatch.setattr(single, "execute", train)
+    assert run()[0] == 0
+    assert names(trained) == [("dense", 0), ("dense", 1), ("dense", 2)]
 
 
 @pytest.mark.parametrize(
@@ -242,17 +233,12 @@ def test_a_run_of_another_process_is_left_to_it(
             {"run": f"{TABLE1} 'seed=1"},
             "run: No closing quotation; close the quotes, or leave them out",
         ),
-        ({"run": f"{TABLE1} seed=0,1"}, "several are a list in quotes"),
         ({"run": f"{TABLE1} share=1/2"}, "share: not for an entry; leave it out"),
         ({"run": f"{TABLE1} launch=local"}, "launch: a queue has one core; add launch=simulated"),
         ({"run": f"{TABLE1} launch.threads=2"}, "launch: a queue has one core"),
-        ({"run": f"{TABLE1} compressor.density=0.1"}, "compressor.density"),
         ({"run": "gravac/table1"}, "run: gravac/table1 is not trained; make it with reproduce"),
-        ({"run": TABLE1, "rows": ["static88"]}, "rows: no row 'static88'; did you mean static8?"),
-        ({"run": TABLE1, "rows": "none"}, "entry 1.rows: a list"),
-        ({"run": TABLE1, "minutes": 0}, "entry 1.minutes: a number above 0, got 0"),
+        ({"run": TABLE1, "rows": ["dence"]}, "rows: no row 'dence'; did you mean dense?"),
         ({"run": TABLE1, "minute": 3}, "entry 1.minute: no such key; did you mean minutes?"),
-        ({"rows": []}, "entry 1.run: has no value; give one"),
     ],
 )
 def test_a_mistake_in_the_list_names_its_entry_before_anything_is_trained(
@@ -274,7 +260,6 @@ def test_mistakes_of_the_command_are_one_line(run: Queue, tmp_path: Path) -> Non
     for argument, message in (
         ("seed=1", "seed: no such key; there are"),
         ("list=yes", "list: true or false, got 'yes'"),
-        ("dry", "dry: settings are written key=value"),
     ):
         code, _, errors = run(argument)
         assert (code, len(errors)) == (2, 1)
@@ -283,22 +268,20 @@ def test_mistakes_of_the_command_are_one_line(run: Queue, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow  # the list has 900 runs, each composed and checked
-def test_the_committed_list_is_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_committed_list_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    parts = queueing._planned(conf_dir() / "queue.yaml", [])
-    queueing._validate(parts)
+    parts = queueing.planned(conf_dir() / "queue.yaml", [])
     assert all(part.jobs for part in parts), "an entry whose runs are all in entries before it"
+    check_rows(job for part in parts for job in part.jobs.values())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(6 * PATIENCE_SECONDS)
 def test_a_queue_continues_after_a_kill_and_after_a_stop(
-    commands: Callable[..., Command], tmp_path: Path
+    paper: None, commands: Callable[..., Command], tmp_path: Path
 ) -> None:
     sizes = "dataset.train_size=640 train.epochs=4 sink.every_steps=1"
-    path = write(tmp_path, {"run": f'{TABLE1} {sizes} "seed=[0,1]"', "rows": ["none"]})
+    path = write(tmp_path, {"run": f'{TABLE1} {sizes} "seed=[0,1]"', "rows": ["dense"]})
     command = commands("queue", f"file={path}")
     command.start()
     command.wait_for_step(50)
@@ -317,25 +300,21 @@ def test_a_queue_continues_after_a_kill_and_after_a_stop(
     command.start()
     assert command.end()[0] == 0
     assert "\n[1/2]" not in command.printed()  # it was finished before
-    assert "[2/2] dynamic/table1 none, seed 1: " in command.printed()
+    assert f"[2/2] {PAPER} dense, seed 1: " in command.printed()
     for folder in (first, second):
-        steps = [
-            json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()
-        ]
-        assert steps == list(range(1, 81))
+        texts = (folder / "steps.jsonl").read_text().splitlines()
+        assert [json.loads(text)["step"] for text in texts] == list(range(1, 81))
         assert "continuing at step" in (folder / "metrics.jsonl").read_text()
         assert json.loads((folder / "summary.json").read_text())["time/cpu_seconds"] > 0
 
 
-@pytest.mark.usefixtures("trained")
+@pytest.mark.usefixtures("paper", "trained")
 def test_reproduce_keeps_seeds_that_are_published_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _pool.cache_clear()
-    sized = ["dynamic/table1", *TINY, "publish=true", "published=true"]
+    sized = [*TABLE1.split(), "publish=true", "published=true"]
     reproduce([*sized, "seed=5"])
     shutil.rmtree(tmp_path / "runs")
-    _pool.cache_clear()
     reproduce([*sized, "seed=0"])
     assert "the page has finished seeds [5] too" in capsys.readouterr().out
     assert {run.rpartition("-")[2] for run in page(tmp_path)} == {"s0", "s5"}

@@ -1,20 +1,33 @@
-"""`reproduce` from end to end on runs that the trainer itself has written, small ones."""
+"""`reproduce` from end to end on small runs that the trainer itself has written: none is trained twice."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from tiny_run import TINY
 
+from dgc_repro.checksums import sealed_summary
 from dgc_repro.errors import UserError
+from dgc_repro.launch import reproduce as reproducing
 from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.jobs import finished
 from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.paths import _ADDED
-from dgc_repro.launch.reproduce import other_seeds, reproduce, runs_of
+from dgc_repro.launch.reproduce import OPTIONAL_RUNS, reproduce, runs_of
+from dgc_repro.launch.worker import read_config
+from dgc_repro.paper import pool
+from dgc_repro.paper.frame import lines
+from dgc_repro.paper.gravac import fig7_11, table4
+from dgc_repro.paper.page import Page
+from dgc_repro.paper.records import Run
 
 ROWS = ("none", "static8", "dynamic", "static8_ef", "dynamic_ef")
 
@@ -52,41 +65,27 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     assert " left\n" not in capsys.readouterr().out
 
 
-def test_the_lectures_row_is_trained_on_text_and_published(
-    trained: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ("train.epochs=2", "model.width=8", "dataset.bptt=20", "launch.device=cpu")
-    reproduce(["lecture/ptb", "launch=simulated", "launch.threads=1", "sink=none", *small])
-    assert len(trained) == 2
-    published = tmp_path / "reproduced" / "lecture" / "custom" / "ptb"
-    printed = capsys.readouterr().out
-    assert "\n2 workers (launch=simulated), scale=custom: dataset=descriptions" in printed
-    with (published.parent / "numbers.csv").open(newline="") as file:
-        lines = {(line["row"], line["quantity"]): line for line in csv.DictReader(file)}
-    for row, folder in zip(("dense", "dgc"), trained, strict=True):
-        summary = json.loads((folder / "summary.json").read_text())
-        ours = float(lines[row, "test perplexity"]["mean"])
-        assert ours == pytest.approx(summary["test/perplexity"], rel=1e-9)
-    assert float(lines["dgc", "ratio of payload"]["mean"]) > 1
-    environment = json.loads((trained[0] / "environment.json").read_text())
-    assert environment["data"].startswith("scikit-learn's descriptions (embedded, sha256 ")
-
-
 def test_a_page_keeps_the_seeds_that_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    jobs = runs_of("dynamic/table1", TINY)
-    later = runs_of("dynamic/table1", [*TINY, "seed=[12,1]"])
-    other = runs_of("dynamic/table1", [*TINY, "seed=1", "optimizer.lr=0.2"])
-    for config, _ in (*jobs, *later, *other):
-        folder = run_folder(config)
-        folder.mkdir(parents=True)
-        (folder / "summary.json").write_text('{"status": "finished", "results_version": 1}')
-    (run_folder(later[0][0]) / "summary.json").write_text('{"status": "stopped"}')
-    found = {run_folder(config).name for config, _ in other_seeds(jobs)}
-    assert found == {run_folder(config).name for config, _ in later[1:]}
-    assert other_seeds(runs_of("dynamic/table1", [*TINY, "scale.seeds=[0]"])) == []
+    monkeypatch.setattr("dgc_repro.launch.jobs.read_run", lambda folder: folder)
+    (job, *_), others = runs_of("dynamic/table1", TINY), [12, 1]
+    config, optimizer = job.config, {**job.config["optimizer"], "lr": 0.2}
+    known = {}
+    for seed, status, more in (
+        *((seed, "finished", {}) for seed in (config["seed"], *others)),
+        (13, "stopped", {}),
+        (14, "finished", {"optimizer": optimizer}),
+    ):
+        known[seed] = run_folder({**config, "seed": seed, **more})
+        known[seed].mkdir(parents=True)
+        summary = {"status": status, "results_version": 1}
+        (known[seed] / "summary.json").write_text(json.dumps(summary))
+    wanted = {known[seed] for seed in (config["seed"], *others)}
+    assert {*finished([job], [], False)} == wanted  # type: ignore[comparison-overlap]
+    stated = job._replace(given=[*job.given, "scale.seeds=[0]"])
+    assert len(finished([stated], [], False)) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,3 +128,131 @@ def test_a_mistake_in_a_paper_is_said_before_anything_is_trained(
     with pytest.raises(UserError, match=message):
         reproduce([f"{paper}/table1", *TINY, "train.epochs=1"])
     assert trained == []
+
+
+# Artifacts that share their runs.
+
+BLOCKS = (
+    *("sink=none", "model.width=2", "model.blocks=[1,1,1,1]", "dataset.train_size=128"),
+    *("dataset.validation=40", "dataset.test_size=40", "train.epochs=2", "launch.device=cpu"),
+)  # two steps an epoch of 14 layers
+
+
+@pytest.fixture
+def rows(trained: list[Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """The rows trained since the last call; pages only list their rows."""
+
+    def listed(runs: Sequence[Run], scale: str) -> Page:
+        """A page that only lists its rows."""
+        return Page(" ".join(run.row for run in runs), scale, runs, (), (), (), lines([]))
+
+    for module in (fig7_11.ARTIFACTS["fig10"], fig7_11.ARTIFACTS["fig11"], table4):
+        monkeypatch.setattr(module, "page", listed)
+
+    def since() -> list[str]:
+        found = [read_config(folder)["experiment"]["row"] for folder in trained]
+        trained.clear()
+        return found
+
+    return since
+
+
+FIG10 = ["resnet101.dense", "resnet101.gravac07", "resnet101.gravac_geometric"]
+FIG10 += ["resnet101.gravac07_norm", "resnet101.gravac_geometric_norm"]
+FIG11 = ["resnet101.randomk_gravac_fed", "resnet101.randomk_gravac_norm"]
+FIG11 += ["resnet101.randomk_accordion"]
+
+
+def titled(folder: Path) -> list[str]:
+    """The rows that a listed page names, each once for each run."""
+    return sorted(pool.records(folder.parent)[folder.name]["title"].split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_is_trained_once_for_all_artifacts(
+    rows: Callable[[], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reproduce(["gravac/fig10", *BLOCKS, "publish=true"])
+    assert rows() == FIG10
+    assert not (tmp_path / "reproduced").exists()
+    published = tmp_path / "results" / "gravac" / "custom"
+    assert titled(published / "fig10") == sorted(FIG10)
+    runs = {run.method: run for run in pool.read(published)}
+    assert len(runs["gravac07"].decisions)
+    assert runs["dense"].decisions.empty
+
+    # The runs are gone, as on another machine: the published record is as good.
+    shutil.rmtree(tmp_path / "runs")
+    reproduce(["gravac/fig11", *BLOCKS, "published=true", "publish=true"])
+    assert rows() == FIG11
+    assert "already published: gravac-training-resnet101.dense" in capsys.readouterr().out
+    assert titled(published / "fig11") == sorted(["resnet101.dense", *FIG11])
+
+    # An artifact made again of its own records is what it was.
+    page = published / "fig10" / "table.md"
+    before = page.read_bytes()
+    made = tmp_path / "reproduced" / "gravac" / "custom" / "fig10"
+    reproduce(["gravac/fig10", *BLOCKS, "published=true"])
+    assert rows() == []
+    assert (made / "table.md").read_bytes() == before
+
+    # Unless it is asked for, what is printed was measured here.
+    reproduce(["gravac/fig10", *BLOCKS])
+    assert rows() == FIG10
+
+    # Finished optional runs are used, and never trained.
+    listed = [config for config, _ in runs_of("gravac/fig10", BLOCKS, OPTIONAL_RUNS)]
+    optional_runs = {config["experiment"]["row"].partition(".")[2]: config for config in listed}
+    assert optional_runs["dense"]["scale"]["seeds"] == [0, 1, 2]
+    for method, seed in (("dense", 2), ("dgc10", 0), ("dgc10", 2)):
+        other = {**optional_runs[method], "seed": seed}
+        copy = tmp_path / run_folder(other)
+        shutil.copytree(tmp_path / run_folder(optional_runs["dense"]), copy)
+        (copy / "config.yaml").write_text(yaml.safe_dump(other))
+        summary = copy / "summary.json"
+        summary.write_bytes(sealed_summary(summary, json.loads(summary.read_bytes())))
+    reproduce(["gravac/fig10", *BLOCKS])
+    assert rows() == []
+    others = ["resnet101.dense", "resnet101.dgc10"]  # of dgc10 the artifact's own seed alone
+    assert titled(made) == sorted([*FIG10, *others])
+    assert page.read_bytes() == before  # nothing was published since
+
+
+@pytest.mark.slow
+def test_machines_share_the_runs_of_an_artifact(
+    rows: Callable[[], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match="^publish: a share has no page to publish"):
+        reproduce(["gravac/fig11", *BLOCKS, "share=2/2", "publish=true"])
+    assert rows() == []
+    reproduce(["gravac/fig11", *BLOCKS, "share=2/2"])
+    assert capsys.readouterr().out.endswith(
+        "share 2 of 2 is finished; run the same command without share to make the page\n"
+    )
+    assert rows() == FIG11[::2]
+    assert not (tmp_path / "reproduced" / "gravac" / "custom").exists()
+    reproduce(["gravac/fig11", *BLOCKS, "share=1/2"])
+    assert rows() == ["resnet101.dense", FIG11[1]]
+    reproduce(["gravac/fig11", *BLOCKS])
+    assert rows() == []
+    for wrong in ("3/2", "0/2", "half", "1/9"):
+        with pytest.raises(UserError, match="share: a"):
+            reproduce(["gravac/fig11", *BLOCKS, f"share={wrong}"])
+
+
+@pytest.mark.slow
+def test_each_data_set_lies_where_it_is_said_to(
+    rows: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of other data sets are left as they are."""
+    seen: dict[str, Any] = {}
+
+    def look(config: dict[str, Any], given: Any) -> Path:
+        seen[config["experiment"]["row"]] = config["dataset"].get("root")
+        raise UserError("enough")
+
+    monkeypatch.setattr(reproducing, "run_config", look)
+    with pytest.raises(UserError, match="enough"):
+        reproduce(["gravac/table4", "scale=small", "roots.cifar10=/there", "seed=0"])
+    assert seen == {"resnet101.dense": "/there"}
