@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -65,7 +66,7 @@ def test_an_artifact_takes_runs_of_another_one_that_it_names(tmp_path: Path) -> 
         {**quantizer(8), "exchange": {"aggregation": "sharded"}},
         "sensitivity",
     )
-    how = {"scale": "medium", "numbers": ROWS["none"]}
+    how: dict[str, Any] = {"scale": "medium", "numbers": ROWS["none"]}
     runs = [
         read_run(write_run(tmp_path / "runs", row, 0, artifact=artifact, settings=own, **how))
         for row, (own, artifact) in given.items()
