@@ -25,7 +25,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.progress import Progress, announce
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TABLES: Mapping[str, Callable[[argparse.Namespace], Table]] = {
+TABLES: Mapping[str, Callable[[bool], Table]] = {
     "methods": methods.table,
     "exchange": exchange.table,
     "launches": launches.table,
@@ -44,13 +44,6 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "))
 
 
-def whole(text: str) -> int:
-    """A number from 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1, got {text!r}")
-    return int(text)
-
-
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Measure the tables that are asked for; the folder that was written to."""
     made = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -58,15 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     made.add_argument("--publish", action="store_true", help="write the tables to results/")
     made.add_argument("--quick", action="store_true", help="fewer repeats and settings")
     made.add_argument("--only", choices=tuple(TABLES), help="one table")
-    made.add_argument("--values", type=whole, help="size of the methods' gradient")
-    made.add_argument("--width", type=whole, help="width of ResNet18 and ResNet101")
-    made.add_argument("--repeats", type=whole, help="pairs measured of everything")
     given = made.parse_args(arguments)
     skipped = {"network", *(NOT_IN_QUICK if given.quick else ())}
     if not torch.cuda.is_available():
         skipped.add("gpu")
     names = [given.only] if given.only else [name for name in TABLES if name not in skipped]
-    tables = {name: TABLES[name](given) for name in names}
+    tables = {name: TABLES[name](given.quick) for name in names}
     expected = sum(table.seconds for table in tables.values())
     announce("bench", expected)
     machine = Machine.here()

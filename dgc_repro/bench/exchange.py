@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import gc
 import time
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -113,33 +113,24 @@ NETWORK_COLUMNS = {
 }
 
 
-def table(options: Namespace) -> Table:
+def table(quick: bool) -> Table:
     """Of `make bench`."""
-    width, repeats = options.width or WIDTH, options.repeats
-    repeats = repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    repeats = QUICK_REPEATS if quick else REPEATS
     about = (
-        f"gradients of ResNet18 of width {width}, {PAIR} gloo workers on loopback, 1 thread each; backward "
+        f"gradients of ResNet18 of width {WIDTH}, {PAIR} gloo workers on loopback, 1 thread each; backward "
         f"replayed; each step right after one of plain DDP; median of {repeats} repeats (middle half). With "
         "overlap, the spans of the communication thread overlap with backward; the check for non-finite "
         "gradients is part of the kernels that read every value, its allreduce of communicate."
     )
-    seconds = 10 + 1.2 * (width / 64) ** 2 * repeats
-    return Table(
-        "exchange",
-        "Exchange",
-        about,
-        COLUMNS,
-        lambda: rows(on_ranks(on_rank, width, repeats)),
-        seconds,
-    )
+    seconds = 10 + 1.2 * repeats
+    return Table("exchange", "Exchange", about, COLUMNS, partial(rows, WIDTH, repeats), seconds)
 
 
-def network_table(options: Namespace) -> Table:
+def network_table(quick: bool) -> Table:
     """What compression is worth on shaped links."""
-    width, repeats = options.width or WIDTH, options.repeats
-    repeats = repeats or (2 if options.quick else NETWORK_REPEATS)
+    repeats = 2 if quick else NETWORK_REPEATS
     about = (
-        f"steps of ResNet18 of width {width}, {PAIR} gloo workers, 1 thread each, each with a shaped link of "
+        f"steps of ResNet18 of width {WIDTH}, {PAIR} gloo workers, 1 thread each, each with a shaped link of "
         "its own; backward takes no time; ours with overlap; torch's PowerSGD hook with one bucket. "
         f"Times as fast as plain DDP in the same round; median of {repeats} rounds (middle half). These are "
         "speedups of a step and say nothing about quality."
@@ -149,8 +140,8 @@ def network_table(options: Namespace) -> Table:
         "What compression is worth on shaped links",
         about,
         NETWORK_COLUMNS,
-        partial(network_rows, width, repeats),
-        30 + 13 * (width / 64) ** 2 * (repeats + NETWORK_WARMUP),
+        partial(network_rows, WIDTH, repeats),
+        30 + 13 * (repeats + NETWORK_WARMUP),
     )
 
 
@@ -171,8 +162,9 @@ def on_shaped_links(width: int, repeats: int) -> Steps:
     return rounds({one.case.key: one.step for one in runners}, repeats)
 
 
-def rows(found: Mapping[str, Steps]) -> list[Row]:
+def rows(width: int, repeats: int) -> list[Row]:
     """Plain DDP, then a row a case."""
+    found: dict[str, Steps] = on_ranks(on_rank, width, repeats)
     plain = [1e3 * s for steps in found.values() for s in steps[PLAIN.key]["seconds"]]
     first = {"case": PLAIN.key, "step_x": 1.0, **Spread.of(plain).columns("step_ms")}
     return [first, *(_row(case, found[case.key]) for case in CASES)]
@@ -182,12 +174,18 @@ def _row(case: Case, found: Steps) -> Row:
     steps = found[case.key]
     step = Spread.of(steps["seconds"] / found[PLAIN.key]["seconds"])
     row = {"case": case.key, **step.columns("step_x")}
-    row |= {"at_most": case.at_most, "verdict": step.verdict(case.at_most)}
-    row |= Spread.of(1e3 * steps["seconds"]).columns("step_ms")
+    row |= {"at_most": case.at_most, "verdict": step.verdict(case.at_most), **_numbers(case, steps)}
     if case.compressor is not None:
         row |= {f"{span}_ms": float(steps[f"{span}_ms"].mean()) for span in SPANS}
-        row["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
     return row
+
+
+def _numbers(case: Case, steps: pd.DataFrame) -> dict[str, Any]:
+    """Columns that both tables have."""
+    found = Spread.of(1e3 * steps["seconds"]).columns("step_ms")
+    if case.compressor is not None:
+        found["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
+    return found
 
 
 def network_rows(width: int, repeats: int) -> list[Row]:
@@ -198,13 +196,9 @@ def network_rows(width: int, repeats: int) -> list[Row]:
             found = on_ranks(on_shaped_links, width, repeats, lab=lab)
         plain = found[PLAIN.key]["seconds"]
         for case in (PLAIN, *NETWORK_CASES):
-            steps = found[case.key]
-            row: dict[str, Any] = {"link": link, "case": case.name}
-            row |= Spread.of(plain / steps["seconds"]).columns("speedup")
-            row |= Spread.of(1e3 * steps["seconds"]).columns("step_ms")
-            if case.compressor is not None:
-                row["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
-            made.append(row)
+            speedup = Spread.of(plain / found[case.key]["seconds"]).columns("speedup")
+            numbers = _numbers(case, found[case.key])
+            made.append({"link": link, "case": case.name, **speedup, **numbers})
     return made
 
 

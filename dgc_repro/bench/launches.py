@@ -9,7 +9,6 @@ which does not run on fake tensors, so `plain` repeats what it does to a bucket.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,6 +27,7 @@ from torch.distributed.distributed_c10d import _get_default_group
 
 from dgc_repro.bench import host
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers, triton_counts
+from dgc_repro.bench.modelled import GPUS, LAUNCH_SECONDS, SHOWN, exchange_seconds
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
@@ -51,8 +51,6 @@ from dgc_repro.launch.paths import options
 WORKERS, MANY = 2, 32
 MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000}  # classes or words
 JUDGED = "resnet101"  # the model of the targets
-GPUS = {"T4": 300e9, "V100": 900e9}  # bytes a second
-LAUNCH_SECONDS, SYNC_SECONDS = 5e-6, 30e-6
 BUCKETS = [1 << 20, 25 << 20]  # bytes: the first of DDP's buckets, and the others
 STEPS, HOOK_STEPS = 2, 4  # the last one is counted; torch's PowerSGD compresses from the third
 WARMUP, REPEATS = 3, 15  # steps of the host
@@ -70,18 +68,18 @@ COLUMNS = {
     "collectives": "collectives",
     "by the ledger": "ledger",
     "MB touched": "touched_mb",
-    **{f"{gpu} ms (modelled)": f"modelled_{gpu.lower()}_ms" for gpu in GPUS},
+    **{f"{gpu.upper()} ms (modelled)": f"modelled_{gpu}_ms" for gpu in SHOWN},
 }
 HOST_COLUMNS = {
     f"host ms, {WORKERS} workers": "host_ms",
     f"host ms, {MANY} workers": "host_many_ms",
-    **{f"{gpu} ms, the larger": f"larger_{gpu.lower()}_ms" for gpu in GPUS},
+    **{f"{gpu.upper()} ms, the larger": f"larger_{gpu}_ms" for gpu in SHOWN},
 }
 Config = Mapping[str, Any]
 Shapes = Mapping[str, torch.Size]
 
 
-def table(options: Namespace) -> Table:
+def table(quick: bool) -> Table:
     """Of `make bench`."""
     about = (
         f"Counted on fake CUDA tensors; {WORKERS} workers, of which the other sends what this one sends. The "
@@ -101,9 +99,7 @@ def table(options: Namespace) -> Table:
     )
     if not on_gpu(()):
         about += " Triton is not installed or switched off: counted is what runs without it."
-    given = [f"model.width={options.width}"] if options.width else []
-    columns = {**COLUMNS, **HOST_COLUMNS}
-    return Table("launches", "Launches", about, columns, partial(rows, given), 150)
+    return Table("launches", "Launches", about, {**COLUMNS, **HOST_COLUMNS}, rows, 150)
 
 
 def methods() -> dict[str, list[str]]:
@@ -149,7 +145,7 @@ def rows(
                 own = whole["launches"] - whole["triton"]
                 whole |= time_host(measured, shapes, large, own, key)
     for whole, *_ in timed:
-        for gpu in map(str.lower, GPUS):
+        for gpu in SHOWN:
             whole[f"larger_{gpu}_ms"] = max(whole["host_ms"], whole[f"modelled_{gpu}_ms"])
     return made
 
@@ -231,19 +227,15 @@ def time_host(
 
 def counted(counting: Counting) -> dict[str, Any]:
     """The columns that every row has."""
-    touched, launches, syncs = counting.bytes_touched, counting.launches, counting.syncs
-    waiting = LAUNCH_SECONDS * launches + SYNC_SECONDS * syncs
-    return {
-        "launches": launches,
+    row = {
+        "launches": counting.launches,
         "triton": counting.triton,
-        "syncs": syncs,
+        "syncs": counting.syncs,
         "collectives": counting.collectives,
-        "touched_mb": touched / 1e6,
-        **{
-            f"modelled_{gpu.lower()}_ms": 1e3 * (touched / rate + waiting)
-            for gpu, rate in GPUS.items()
-        },
+        "touched_mb": counting.bytes_touched / 1e6,
     }
+    times = {g: 1e3 * exchange_seconds(row, 1.0, GPUS[g]) for g in SHOWN}
+    return row | {f"modelled_{gpu}_ms": ms for gpu, ms in times.items()}
 
 
 def judge(what: str, number: int, at_most: int | None) -> dict[str, Any]:

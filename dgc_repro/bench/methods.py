@@ -1,19 +1,17 @@
 """Compress and decompress one large gradient, in multiples of a `copy_` of the same tensor.
 
 44,549,160 float32 values (ResNet101's size) with heavy tails, buffers made beforehand. ``compress``
-is a method's exchange up to its last request, ``decompress`` what comes after the last answer; it
-exchanges with nobody, so that its own payload is the answer. ``eager`` is what a machine without a
-C compiler gets, with the same values.
+is a method's exchange up to its payload in the buffer that is sent, ``decompress`` what comes after the
+answer; it exchanges with nobody (bench/alone.py). ``eager`` is what a machine without a C compiler gets, with
+the same values.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import time
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -21,14 +19,15 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from dgc_repro.bench.rounds import ROUNDS, Numbers, Steps, rounds, spread_out, timed
+from dgc_repro.bench.alone import Alone
+from dgc_repro.bench.rounds import ROUNDS, Steps, rounds, spread_out, timed
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
-from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.powersgd import PowerSGD
@@ -41,13 +40,9 @@ from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.packing import kinds, places
 from dgc_repro.kernel import native
-from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.launch.environment import threads
-from dgc_repro.payload import Gathered
-from dgc_repro.payload.requests import Gather, GatherRagged
 
 NUM_VALUES = 44_549_160
 THREADS = min(2, os.cpu_count() or 1)
@@ -114,33 +109,25 @@ COLUMNS = {
 COPY, BARE, FED = "copy", "bare", "with error feedback"
 
 
-def table(options: Namespace) -> Table:
-    """Of `make bench`."""
-    num_values = options.values or NUM_VALUES
-    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
-    cases = [case for case in CASES if case.in_short or not options.quick]
+def table(quick: bool) -> Table:
+    """Of `make bench`. ``quick``: fewer repeats and settings."""
+    repeats = QUICK_REPEATS if quick else REPEATS
+    cases = [case for case in CASES if case.in_short or not quick]
     about = (
-        f"{num_values:,} float32 values, {THREADS} threads; multiples of a copy_ into an existing buffer "
+        f"{NUM_VALUES:,} float32 values, {THREADS} threads; multiples of a copy_ into an existing buffer "
         f"timed right before; median of {repeats} repeats (middle half), in up to {ROUNDS} rounds over all "
         "methods. "
         "Decompress: one worker's payload to the mean; error feedback adds: to both together."
     )
     exchanges = len(cases) * 2 * (repeats + WARMUP * ROUNDS)  # of some 25 copies each
-    seconds = 10 + num_values / NUM_VALUES * (exchanges * 0.15 + len(cases) * 3)
-    return Table(
-        "methods",
-        "Methods",
-        about,
-        COLUMNS,
-        lambda: measure(cases, num_values, repeats),
-        seconds,
-    )
+    seconds = 10 + exchanges * 0.15 + len(cases) * 3
+    return Table("methods", "Methods", about, COLUMNS, partial(measure, cases, repeats), seconds)
 
 
-def measure(cases: Sequence[Case], num_values: int, repeats: int) -> list[Row]:
+def measure(cases: Sequence[Case], repeats: int) -> list[Row]:
     """One row a method."""
     with threads(THREADS):
-        gradient = heavy_tailed(num_values)
+        gradient = heavy_tailed(NUM_VALUES)
         target = torch.empty_like(gradient)
         ways = {case.name: partial(_rounds, case.compressor, gradient, target) for case in cases}
         found = spread_out(ways, repeats)
@@ -154,10 +141,10 @@ def _rounds(
     not fit."""
     ways = {
         COPY: timed(lambda: target.copy_(gradient)),
-        BARE: Alone(compressor, gradient).exchange,
+        BARE: Alone(compressor, {"gradient": gradient}).step,
     }
     if warmup and not getattr(compressor, "expands", False):
-        ways[FED] = Alone(ErrorFeedback(compressor), gradient).exchange
+        ways[FED] = Alone(ErrorFeedback(compressor), {"gradient": gradient}).step
     return rounds(ways, repeats, warmup)
 
 
@@ -178,16 +165,24 @@ def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
         row |= {**found.columns(f"{name}_x"), f"{name}_at_most": at_most}
         row[f"{name}_verdict"] = found.verdict(at_most)
     last, num_values = bare.iloc[-1], gradient.numel()
-    elias = float(last["elias_bits"])
     for part in ("compress", "decompress"):
         times = eager[BARE][f"{part}_seconds"] / eager[COPY]["seconds"]
         row[f"eager_{part}_x"] = float(times.median())
     return row | {
         "sent_bits_per_value": 8 * float(last["sent_bytes"]) / num_values,
-        "elias_bits_per_value": elias / num_values if elias else None,
+        "elias_bits_per_value": _elias_bits(case.compressor, gradient),
         "sent_bytes": int(last["sent_bytes"]),
         "copy_ms": 1e3 * float(copy.median()),
     }
+
+
+def _elias_bits(compressor: Compressor, gradient: Tensor) -> float | None:
+    """Bits a value of the paper's variable-length code, where the method has one."""
+    if not isinstance(compressor, QSGD):
+        return None
+    context = Context("gradient", 0, 0, 0, 1, None, (0, 0), Workspace())
+    asked: Any = next(compressor.exchange(gradient, compressor.init(gradient), context))
+    return elias_bits(asked.made().payload) / gradient.numel()
 
 
 def heavy_tailed(num_values: int, seed: int = 0) -> Tensor:
@@ -208,52 +203,3 @@ def gradients_of(shapes: Mapping[str, torch.Size], worker: int) -> dict[str, Ten
         noise = torch.randn(shape, generator=generator)
         found[name] = noise.mul_(torch.randn(shape, generator=generator).exp_())
     return found
-
-
-@dataclass
-class Alone:
-    """A compressor that exchanges with nobody: its own payload is the answer."""
-
-    compressor: Compressor
-    gradient: Tensor
-    workspace: Workspace = field(default_factory=Workspace)
-    step: int = 0
-    elias_bits: int = 0  # of the paper's variable-length code, where the method has one
-
-    def __post_init__(self) -> None:
-        self.state: State = self.compressor.init(self.gradient)
-
-    def exchange(self) -> Numbers:
-        """One step: seconds until the last request, and from its answer to the end."""
-        context = Context("alone", self.step, 0, 0, 1, None, (0, 0), self.workspace)
-        parts: list[tuple[int, torch.dtype]] = []
-        begin = time.perf_counter()
-        running = self.compressor.exchange(self.gradient, self.state, context)
-        asked = next(running)
-        while True:
-            last = time.perf_counter()
-            try:
-                asked = running.send(_answer(asked, parts))
-            except StopIteration as end:
-                finished = time.perf_counter()
-                self.state, self.step = end.value.state, self.step + 1
-                if isinstance(self.compressor, QSGD) and not self.elias_bits:
-                    self.elias_bits = elias_bits(end.value.own)
-                return {
-                    "compress_seconds": last - begin,
-                    "decompress_seconds": finished - last,
-                    # What packing lays into the buffer that goes out, its alignment included.
-                    "sent_bytes": places(parts)[1],
-                    "elias_bits": self.elias_bits,
-                }
-
-
-def _answer(asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
-    if isinstance(asked, Gather | GatherRagged):
-        payload: Any = asked.made().payload
-        parts += kinds(payload)
-        return Gathered([payload])
-    averaged = asked.tensor
-    tensors = averaged.tensors if isinstance(averaged, Batch) else [averaged]
-    parts += [(tensor.numel(), tensor.dtype) for tensor in tensors]
-    return tensors if isinstance(averaged, Batch) else averaged

@@ -7,9 +7,10 @@ show what the ways differ by.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from dgc_repro.bench.world import everyone, together
@@ -51,23 +52,13 @@ def spread_out(
     """Each case's steps, measured in several turns over all cases. A case is a function of a number of
     rounds; what it holds is free again when it returns."""
     found: dict[str, list[Steps]] = {name: [] for name in cases}
-    for share in shares(repeats, turns):
+    for share in np.array_split(np.arange(repeats), min(turns, repeats)):
         for name, measure in cases.items():
-            found[name].append(measure(share))
-    return {name: _joined(several) for name, several in found.items()}
-
-
-def _joined(several: Iterable[Steps]) -> Steps:
-    several = list(several)
+            found[name].append(measure(len(share)))
     return {
-        way: pd.concat([steps[way] for steps in several], ignore_index=True) for way in several[0]
+        name: {way: pd.concat([of[way] for of in steps], ignore_index=True) for way in steps[0]}
+        for name, steps in found.items()
     }
-
-
-def shares(repeats: int, turns: int) -> list[int]:
-    """So many repeats in so many turns, as even as can be; no empty ones."""
-    whole, more = divmod(repeats, turns)
-    return [share for i in range(turns) if (share := whole + (i < more))]
 
 
 def timed(action: Callable[[], object]) -> Callable[[], Numbers]:

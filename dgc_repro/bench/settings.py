@@ -6,7 +6,6 @@ Counted as bench/launches.py does, among as many workers as the benchmark's mode
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import asdict
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dgc_repro.bench.counting import fake_workers
 from dgc_repro.bench.launches import COLUMNS, Config, count_exchange, shapes_of
+from dgc_repro.bench.modelled import BATCH, GPUS, SHOWN, USED, compute_seconds
 from dgc_repro.bench.tables import Row, Table
 from dgc_repro.launch.components import component, settled
 from dgc_repro.launch.overrides import composed
@@ -23,13 +23,11 @@ from dgc_repro.paper.benchmark.workloads import workloads
 
 BENCHMARK = "benchmark/methods"
 MODELS = {"resnet18": 10, "lstm": 10_000, "transformer": 10_000}  # classes or words
-OPERATIONS = {"T4": 8.1e12, "V100": 15.7e12}  # float32 operations a second
-SHARE = 0.4  # of them, that forward and backward reach
-IMAGES, WORDS = (32, 3, 32, 32), (32, 35)  # a worker's batch
+IMAGES, WORDS = (BATCH, 3, 32, 32), (BATCH, 35)  # a worker's batch
 LEFT_OUT = ("wrap", "at most", "at most ", "verdict ", "by the ledger")
 
 
-def table(options: Namespace) -> Table:
+def table(quick: bool) -> Table:
     """Of `make bench`."""
     about = (
         "Counted on fake CUDA tensors, not measured, as in launches.md, for each setting of `make "
@@ -37,7 +35,7 @@ def table(options: Namespace) -> Table:
         "changes nothing. DGC and 1-bit Adam are counted after their warm-ups; settings under a policy that "
         "adapts are not counted. Rows without numbers read the host. Forward and backward: "
         f"floating-point operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} "
-        f"words) at {SHARE:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
+        f"words) at {USED:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
         "assumption). All times are lower bounds, as in launches.md. Factors: values of PowerSGD's "
         "factors of rank 1."
     )
@@ -78,9 +76,6 @@ def count_compute(config: Config, classes: int) -> Row:
         else:
             outputs = module(torch.zeros(IMAGES))
         outputs.sum().backward()
-    operations = counter.get_total_flops()
-    times = {
-        f"modelled_{gpu.lower()}_ms": 1e3 * operations / (SHARE * rate)
-        for gpu, rate in OPERATIONS.items()
-    }
-    return {"gflop": operations / 1e9, **times}
+    gflop = counter.get_total_flops() / 1e9
+    times = {g: 1e3 * compute_seconds(gflop, BATCH, GPUS[g]) for g in SHOWN}
+    return {"gflop": gflop, **{f"modelled_{gpu}_ms": ms for gpu, ms in times.items()}}

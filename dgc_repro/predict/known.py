@@ -1,31 +1,26 @@
-"""Models, GPUs and networks that `recommend` knows by name: counted and stated numbers, nothing measured."""
+"""Models and networks that `recommend` knows by name: counted and stated numbers, nothing measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.typed import nearest
+from dgc_repro.launch.typed import made, nearest
 from dgc_repro.names import conf_dir
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark.speed import Sizes
 
-BATCH = 32
-"""Samples for which `Model.gflop` is counted."""
-USED = 0.4
-"""Share of a GPU's stated rate that forward and backward are taken to reach (an assumption)."""
-LAUNCH_SECONDS, WAIT_SECONDS = 5e-6, 30e-6
 IMAGES, WORDS = "images of 32 x 32", "sequences of 35 words"
 
 
 @dataclass(frozen=True)
 class Model:
     """A model of conf/model at full size. ``workload``: of the benchmark, the one that is like it; ``gflop``:
-    counted, of forward and backward of `BATCH` samples."""
+    counted, of forward and backward of 32 samples."""
 
     workload: str
     sizes: Sizes
@@ -37,14 +32,6 @@ class Model:
         return IMAGES if self.workload == "resnet" else WORDS
 
 
-@dataclass(frozen=True)
-class GPU:
-    """Float32 operations and bytes of memory a second, as the maker states them."""
-
-    operations: float
-    memory: float
-
-
 MODELS = {
     "resnet18": Model("resnet", Sizes(11_173_962, 9_610, 36_325), 106.528),
     "resnet101": Model("resnet", Sizes(44_549_160, 106_344, 169_531), 30.800),
@@ -52,45 +39,29 @@ MODELS = {
     "lstm": Model("lstm", Sizes(66_034_000, 34_000, 53_000), 341.568),
     "transformer": Model("transformer", Sizes(6_710_032, 17_168, 28_704), 28.014),
 }
-CLASSES = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000, "transformer": 10_000}
-"""Classes or words of the counted models."""
-GPUS = {
-    "t4": GPU(8.1e12, 300e9),
-    "v100": GPU(15.7e12, 900e9),
-    "a100": GPU(19.5e12, 1555e9),
-    "h100": GPU(66.9e12, 3350e9),
-}
 
 
 def network_of(settings: Mapping[str, str], runs: Path) -> Network:
     """The network of ``network=<name>`` and ``network.<key>=<value>``: of conf/network, a file, or one that
     ``calibrate`` wrote below ``runs``. Raises UserError."""
     name = settings.get("network", "none")
-    known = {path.stem: path for path in conf_dir().glob("network/*.yaml")}
-    known |= {path.stem: path for path in runs.glob("networks/*.yaml")}
+    files = (*conf_dir().glob("network/*.yaml"), *runs.glob("networks/*.yaml"))
+    known = {path.stem: path for path in files}
     path = known.get(name, Path(name))
     if not path.is_file():
         if path.suffix == ".yaml":
             raise UserError(f"network: no file {name}; python -m dgc_repro calibrate writes one")
         raise UserError(f"network: no {name!r}; {nearest(name, known.keys() - {'none'})}")
+    own = {key.removeprefix("network."): text for key, text in settings.items() if "." in key}
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
-        written.pop("_target_", None)
-        for key, text in settings.items():
-            if key.startswith("network."):
-                written[key.removeprefix("network.")] = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError, AttributeError) as error:
+        written |= {key: yaml.safe_load(text) for key, text in own.items()}
+    except (OSError, yaml.YAMLError, TypeError) as error:
         raise UserError(
             f"network: {name} is no profile ({' '.join(str(error).split())})"
         ) from error
-    names = [field.name for field in fields(Network)]
-    for key in written:
-        if key not in names:
-            raise UserError(f"network.{key}: no such key; {nearest(key, names)}")
-    try:
-        network = Network(**written)
-    except ValueError as error:
-        raise UserError(f"network.{error}") from error
+    written.pop("_target_", None)
+    network = made(Network, written, "network")
     if not network.known:
         raise UserError(
             "network: name one, such as network=ethernet_1gbit or network.rate=100mbit; python -m dgc_repro "
@@ -119,18 +90,3 @@ def model_of(name: str, parameters: float | None) -> Model:
     # Factors of low rank grow with the sides of the matrices.
     scaled = Sizes(parameters, larger * sizes.vectors, larger**0.5 * sizes.factors)
     return Model(found.workload, scaled, larger * found.gflop)
-
-
-def exchange_seconds(row: Mapping[str, float], larger: float, gpu: GPU) -> float:
-    """Of compress and decompress on a GPU, one after another: bytes, launches and waits that were counted
-    (settings.csv of results/bench) for a model that is ``larger`` times as large."""
-    return (
-        larger * row["touched_mb"] * 1e6 / gpu.memory
-        + LAUNCH_SECONDS * row["launches"]
-        + WAIT_SECONDS * row["syncs"]
-    )
-
-
-def compute_seconds(model: Model, batch: int, gpu: GPU) -> float:
-    """Of forward and backward of so many samples."""
-    return model.gflop * 1e9 * batch / BATCH / (USED * gpu.operations)

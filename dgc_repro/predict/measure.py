@@ -18,13 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgc_repro.bench.alone import FIXED, Alone
+from dgc_repro.bench.rounds import rounds
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.clock import WARMUP_STEPS, Clock
-from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import SUM, Link, Pending, Sizes
+from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.components import build_compressor, build_policy, settled
 from dgc_repro.launch.devices import choose_device
@@ -47,26 +45,6 @@ EMBEDDED = {"cifar10": "digits", "ptb": "descriptions"}
 UNKNOWN = Shown("undecided", 0, math.nan, math.nan, math.nan)
 WORDS = ("dataset=ptb", "dataset.train_part=valid", "dataset.validation=null")
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
-
-
-class AloneWire(SimulatedWire):
-    """One worker of ``world_size``, the only one here: all others send what it sends."""
-
-    def __init__(self, world_size: int, device: torch.device) -> None:
-        super().__init__(world_size, device)
-        self.local_workers = 1
-
-    def combine_(self, how: str, flat: Tensor) -> Pending:
-        if how == SUM:
-            flat.mul_(self.world_size)
-        return Pending()
-
-    def collect(
-        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
-    ) -> tuple[list[list[Tensor]], Pending]:
-        assert sizes is None, "what comes from others is not what this worker sends"
-        (own,) = flats
-        return [[own] * self.world_size], Pending()
 
 
 def timed(
@@ -161,33 +139,11 @@ def time_exchange(
     compressor: Compressor,
     gradients: Mapping[str, Tensor],
     workers: int,
-    plan: Plan = Plan(0),  # noqa: B008
+    plan: Plan = FIXED,
     unit: str = "layer",
 ) -> tuple[float, Calls]:
     """Median seconds that one worker of ``workers`` takes to compress and decompress, and the collectives of
     the last step. ``gradients``: f32, by parameter name; they are not changed."""
-    gradients = {name: in_memory_order(gradient) for name, gradient in gradients.items()}
-    device = next(iter(gradients.values())).device
-    clock, calls = Clock(device), dict[str, tuple[float, float]]()
-
-    def note(collective: str, payload_bytes: int) -> float:
-        count, size = calls.get(collective, (0.0, 0.0))
-        calls[collective] = (count + 1, size + payload_bytes)
-        return 0.0
-
-    link = Link(AloneWire(workers, device), Ledger(), clock, cost=note)
-    exchange = GradientExchange(compressor, gradients, link, unit=unit)
-    given = {name: gradient.clone() for name, gradient in gradients.items()}
-    seconds = []
-    for step in range(WARMUP_STEPS + REPEATS):
-        calls.clear()
-        for name, gradient in gradients.items():
-            given[name].copy_(gradient)  # the exchange writes means into them
-        exchange.open(0, given, plan)
-        exchange.finish()
-        exchange.commit()
-        clock.end_step(0.0)
-        spans = clock.report()
-        if step >= WARMUP_STEPS:
-            seconds.append((spans["time/compress_ms"] + spans["time/decompress_ms"]) / 1e3)
-    return statistics.median(seconds), calls
+    alone = Alone(compressor, gradients, workers, unit, plan)
+    steps = rounds({YOURS: alone.step}, REPEATS, WARMUP_STEPS)[YOURS]
+    return float((steps["compress_seconds"] + steps["decompress_seconds"]).median()), alone.calls

@@ -25,6 +25,7 @@ import pandas as pd
 import yaml
 from rich.table import Table
 
+from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
@@ -38,17 +39,7 @@ from dgc_repro.paper.benchmark.classes import Shown, judge
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
-from dgc_repro.predict.known import (
-    BATCH,
-    GPUS,
-    MODELS,
-    USED,
-    Model,
-    compute_seconds,
-    exchange_seconds,
-    model_of,
-    network_of,
-)
+from dgc_repro.predict.known import MODELS, Model, model_of, network_of
 from dgc_repro.results import RESULTS
 
 POOL = "benchmark/small"
@@ -279,7 +270,7 @@ def question(settings: Mapping[str, Any], overrides: Sequence[str]) -> Question:
     if settings["compute_ms"] is not None:
         seconds = settings["compute_ms"] / 1e3
     elif settings["device"] != CPU:
-        seconds = compute_seconds(model, settings["batch"], GPUS[settings["device"]])
+        seconds = compute_seconds(model.gflop, settings["batch"], GPUS[settings["device"]])
     elif settings["measure"]:
         seconds = 0.0  # until it is measured
     else:

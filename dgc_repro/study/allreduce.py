@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from scipy import optimize
+
 from dgc_repro.checked import checked
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import ALLREDUCES, RING, Network
 from dgc_repro.study.given import NOTHING, Counts, FromTwo, Row
 
 COST, CROSSOVER = "cost", "crossover"
-LARGEST = 2.0**40  # bytes; a ring that is slower up to here is slower at any size
-HALVINGS = 60  # of the bracket in which the crossover lies
+LARGEST = 40  # log2 of bytes; a ring that is slower up to here is slower at any size
 
 
 @checked
@@ -65,18 +66,13 @@ def fills_nodes(network: Network, workers: int) -> bool:
 
 def crossover(ring: Costs, other: Costs) -> float:
     """Bytes from which on the ring is at least as fast: 0 if at any size, inf if at none."""
-    if _seconds(ring, 1.0) <= _seconds(other, 1.0):
+
+    def behind(exponent: float) -> float:
+        return _seconds(ring, 2**exponent) - _seconds(other, 2**exponent)
+
+    if behind(0) <= 0:
         return 0.0
-    if _seconds(ring, LARGEST) > _seconds(other, LARGEST):
-        return math.inf
-    low, high = 0.0, math.log2(LARGEST)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if _seconds(ring, 2**middle) <= _seconds(other, 2**middle):
-            high = middle
-        else:
-            low = middle
-    return float(2**high)
+    return math.inf if behind(LARGEST) > 0 else float(2 ** optimize.brentq(behind, 0, LARGEST))
 
 
 def _seconds(costs: Costs, size: float) -> float:

@@ -16,7 +16,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,10 +33,10 @@ from dgc_repro.kernel.workspace import Workspace
 LAYERWISE, ONE_VECTOR = "layerwise", "one vector"
 BLOCKS = (LAYERWISE, ONE_VECTOR)
 WEAK, DIRECT, MULTILEVEL, SINGLE_PASS = WAYS = ("weak", "direct", "multilevel", "single_pass")
+COPY = "copy"
 WARMUP = 2  # buffers are made and pages touched here
 
 Row = dict[str, Any]
-T = TypeVar("T")
 SinglePass = Callable[[Tensor, Context], tuple[Selection, Selection]]
 """The weak and the strong selection of a tensor (f32[n]), from one scan."""
 
@@ -104,13 +105,9 @@ def compress_ms(
         method = methods[factor]
         coded(method, batch.names, select_all(method, batch, context), context)
 
-    found: dict[float, list[float]] = {factor: [] for factor in methods}
-    for number in range(WARMUP + repeats):
-        for factor in _turned(list(methods), number):
-            took = milliseconds(lambda: compress(factor), batch.device)  # noqa: B023  # called at once
-            if number >= WARMUP:
-                found[factor].append(took)
-    return found
+    ways = {str(factor): partial(compress, factor) for factor in methods}
+    found = in_turns(ways, repeats, batch.device)
+    return {factor: [took[str(factor)] for took in found] for factor in methods}
 
 
 def topk_in_one_scan(weak: float, strong: float) -> SinglePass:
@@ -137,23 +134,26 @@ def joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return parts
 
 
-def milliseconds(action: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call, the device's work included."""
-    _wait_for(device)
-    begin = time.perf_counter()
-    action()
-    _wait_for(device)
-    return 1e3 * (time.perf_counter() - begin)
+def in_turns(
+    ways: Mapping[str, Callable[[], object]], repeats: int, device: torch.device
+) -> list[dict[str, float]]:
+    """Milliseconds of each way in each repeat, the device's work included, after a warm-up."""
+    names, found = list(ways), []
+    for number in range(WARMUP + repeats):
+        turn, took = number % len(names), {}
+        for name in (*names[turn:], *names[:turn]):
+            _wait_for(device)
+            begin = time.perf_counter()
+            ways[name]()
+            _wait_for(device)
+            took[name] = 1e3 * (time.perf_counter() - begin)
+        found.append(took)
+    return found[WARMUP:]
 
 
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _turned(names: Sequence[T], number: int) -> Sequence[T]:
-    turn = number % len(names)
-    return [*names[turn:], *names[:turn]]
 
 
 @dataclass(frozen=True)
@@ -203,27 +203,16 @@ def _both(method: Method, way: str, at: _Place, choose: Callable[..., Any]) -> t
 def _timed(method: Method, places: Sequence[_Place], vector: Tensor, repeats: int) -> list[Row]:
     target = torch.empty_like(vector)
 
-    def copy() -> None:
-        target.copy_(vector)
-
     def choose(way: str) -> None:
         for place in places:
             _both(method, way, place, _draw_or_select)
 
-    for _ in range(WARMUP):
-        copy()
-        for way in method.ways:
-            choose(way)
-    found = []
-    for number in range(repeats):
-        took: dict[str, float] = {}
-        copies = []
-        for way in _turned(method.ways, number):
-            copies.append(milliseconds(copy, vector.device))
-            took[way] = milliseconds(lambda: choose(way), vector.device)  # noqa: B023  # called at once
-        row: Row = {"repeat": number, "copy_ms": statistics.median(copies)}
-        found.append(row | {f"{way}_ms": took.get(way) for way in WAYS})
-    return found
+    ways = {way: partial(choose, way) for way in method.ways}
+    found = in_turns({COPY: lambda: target.copy_(vector), **ways}, repeats, vector.device)
+    return [
+        {"repeat": number, **{f"{way}_ms": took.get(way) for way in (COPY, *WAYS)}}
+        for number, took in enumerate(found)
+    ]
 
 
 def _chosen(method: Method, places: Sequence[_Place], factors: tuple[float, float]) -> Row:

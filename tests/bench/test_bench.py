@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
-import subprocess
-import sys
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import pytest
 import torch
 from labs import need_a_lab
 
+from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.command_line import main
 from dgc_repro.bench.exchange import NETWORK_CASES, Replay
-from dgc_repro.bench.rounds import Steps, rounds, shares, spread_out
+from dgc_repro.bench.rounds import Steps, rounds, spread_out
 
 pytestmark = pytest.mark.slow
 
@@ -25,21 +26,18 @@ TABLES = ("methods", "exchange")
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> tuple[str, Path]:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """What a tiny run prints, and the folder it wrote."""
-    output = tmp_path_factory.mktemp("bench")
-    command = [
-        *(sys.executable, str(repository / "scripts" / "bench.py"), "--quick"),
-        *("--values", str(NUM_VALUES), "--width", "4", "--repeats", "2", "--output", str(output)),
-    ]
-    environment = {**os.environ, "DGC_REPRO_COMPILE": "0"}
-    ended = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=500, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert re.match(r"bench: about \d+ (s|min) expected on two idle cores\n", ended.stdout)
-    (folder,) = output.iterdir()
-    return ended.stdout, folder
+    output, printed = tmp_path_factory.mktemp("bench"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setenv("DGC_REPRO_COMPILE", "0")
+        patch.setattr(methods, "NUM_VALUES", NUM_VALUES)
+        patch.setattr(exchange, "WIDTH", 4)
+        for table in (methods, exchange):
+            patch.setattr(table, "QUICK_REPEATS", 2)
+        folder = main(["--quick", "--output", str(output)])
+    assert re.match(r"bench: about \d+ (s|min) expected on two idle cores\n", printed.getvalue())
+    return printed.getvalue(), folder
 
 
 def rows_of(folder: Path, table: str) -> list[dict[str, str]]:
@@ -97,9 +95,12 @@ def test_more_bits_hand_over_more_bytes_with_and_without_overlap(tables: tuple[s
         assert dense > eight > four > 0
 
 
-def test_what_compression_is_worth_is_measured_on_shaped_links(tmp_path: Path) -> None:
+def test_what_compression_is_worth_is_measured_on_shaped_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     need_a_lab()
-    folder = main(["--only", "network", "--quick", "--width", "4", "--output", str(tmp_path)])
+    monkeypatch.setattr(exchange, "WIDTH", 4)
+    folder = main(["--only", "network", "--quick", "--output", str(tmp_path)])
     rows = {(row["link"], row["case"]): row for row in rows_of(folder, "network")}
     assert len(rows) == 2 * (1 + len(NETWORK_CASES))
     assert float(rows["100 Mbit/s", "plain DDP"]["speedup"]) == 1.0
@@ -119,9 +120,6 @@ def test_backward_hands_out_the_given_gradients_laid_out_as_they_were() -> None:
 
 
 def test_repeats_are_spread_over_turns_and_none_is_lost() -> None:
-    assert shares(15, 3) == [5, 5, 5]
-    assert shares(10, 3) == [4, 3, 3]
-    assert shares(2, 3) == [1, 1]
     measured: list[tuple[str, int]] = []
 
     def case(name: str, repeats: int) -> Steps:

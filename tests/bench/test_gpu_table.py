@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 import pytest
 import torch
 
@@ -24,4 +22,4 @@ def test_every_method_has_a_row() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_table_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="only: gpu needs a GPU"):
-        gpu.table(Namespace())
+        gpu.table(quick=True)

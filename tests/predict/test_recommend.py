@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dgc_repro.bench import launches, modelled, settings
 from dgc_repro.bench.launches import shapes_of
 from dgc_repro.bench.settings import count_compute
 from dgc_repro.compressor.dense import Dense
@@ -46,6 +47,7 @@ from dgc_repro.predict.recommend import (
 from dgc_repro.results import RESULTS
 
 WORKERS = 8
+CLASSES = {**launches.MODELS, **settings.MODELS}  # classes or words of the counted models
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +57,7 @@ def benchmark() -> Benchmark:
 
 def asked(*arguments: str) -> Question:
     own = [one for one in arguments if not one.startswith("network.")]
-    settings, _ = cli_args.read(own, "recommend", KEYS, ())
-    return question(settings, arguments)
+    return question(cli_args.read(own, "recommend", KEYS, ())[0], arguments)
 
 
 def rows_of(benchmark: Benchmark, *arguments: str) -> dict[str, Row]:
@@ -151,7 +152,7 @@ def test_the_command_trains_the_setting(name: str, benchmark: Benchmark) -> None
 
 @pytest.mark.parametrize("name", known.MODELS)
 def test_the_known_models_are_those_of_conf(name: str) -> None:
-    classes = known.CLASSES[name]
+    classes = CLASSES[name]
     config = composed([f"model={name}", "scale=none", "train.epochs=1"])
     stated = known.MODELS[name]
     assert Sizes.of(shapes_of(config, classes).values()) == stated.sizes
@@ -162,13 +163,13 @@ def test_modelled_times_are_those_of_the_published_counts() -> None:
     counts = speed.counts(RESULTS)
     assert counts is not None
     for _, row in counts[counts["launches"].notna()].iterrows():
-        for gpu in ("t4", "v100"):
-            seconds = known.exchange_seconds(row, 1.0, known.GPUS[gpu])
+        for gpu in modelled.SHOWN:
+            seconds = modelled.exchange_seconds(dict(row), 1.0, modelled.GPUS[gpu])
             assert 1e3 * seconds == pytest.approx(row[f"modelled_{gpu}_ms"])
     compute = counts[counts["method"] == speed.COMPUTE].set_index("model")["modelled_v100_ms"]
     for name, ms in compute.items():
-        model = known.MODELS[str(name)]
-        seconds = known.compute_seconds(model, known.BATCH, known.GPUS["v100"])
+        gflop = known.MODELS[str(name)].gflop
+        seconds = modelled.compute_seconds(gflop, modelled.BATCH, modelled.GPUS["v100"])
         assert 1e3 * seconds == pytest.approx(ms, rel=1e-4)
 
 

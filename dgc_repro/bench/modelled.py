@@ -1,0 +1,45 @@
+"""Lower bounds of a step on a GPU, from what was counted (launches.py): stated rates, nothing measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BATCH = 32
+"""Samples for which operations are counted."""
+USED = 0.4
+"""Share of a GPU's stated rate that forward and backward are taken to reach (an assumption)."""
+LAUNCH_SECONDS, WAIT_SECONDS = 5e-6, 30e-6
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Float32 operations and bytes of memory a second, as the maker states them."""
+
+    operations: float
+    memory: float
+
+
+GPUS = {
+    "t4": GPU(8.1e12, 300e9),
+    "v100": GPU(15.7e12, 900e9),
+    "a100": GPU(19.5e12, 1555e9),
+    "h100": GPU(66.9e12, 3350e9),
+}
+SHOWN = ("t4", "v100")
+"""GPUs in the tables of `make bench`."""
+
+
+def exchange_seconds(row: Mapping[str, float], larger: float, gpu: GPU) -> float:
+    """Of compress and decompress, one after another: bytes, launches and waits that were counted for a model,
+    for one that is ``larger`` times as large."""
+    return (
+        larger * row["touched_mb"] * 1e6 / gpu.memory
+        + LAUNCH_SECONDS * row["launches"]
+        + WAIT_SECONDS * row["syncs"]
+    )
+
+
+def compute_seconds(gflop: float, batch: int, gpu: GPU) -> float:
+    """Of forward and backward of so many samples. ``gflop``: of `BATCH` samples."""
+    return gflop * 1e9 * batch / BATCH / (USED * gpu.operations)
