@@ -100,11 +100,6 @@ class Network:
         self._check_without_rate()
 
     @property
-    def stands_in(self) -> bool:
-        """Whether a run is modelled as another one: of more workers, or of longer messages."""
-        return self.as_workers is not None or self.message_scale != 1
-
-    @property
     def known(self) -> bool:
         """Whether there are rates at all."""
         return self.rate is not None or self.rates is not None

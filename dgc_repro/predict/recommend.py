@@ -22,15 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from rich.table import Table
 
 from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
-from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
 from dgc_repro.launch.typed import nearest
-from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
@@ -395,29 +393,25 @@ def _typed(row: Row, dense: Run) -> Iterable[str]:
 
 def command_of(run: Run) -> str:
     """The overrides of a run's method, as they are typed."""
-    files = {path.stem: path for path in conf_dir().glob("compressor/*.yaml")}
-    names = [name for name in files if f"{run.method}_".startswith(f"{name}_")]
-    name = max(names, key=len, default=str(run.setting("compressor._target_")).split(".")[-2])
-    node = _yaml(files[name])
-    usual = node.get("compressor", node)
-    own = run.config["compressor"].items()
-    words = [f"compressor={name}"]
-    words += [f"compressor.{k}={v}" for k, v in own if v is not None and usual.get(k, v) != v]
+    names = [name for name in options("compressor") if f"{run.method}_".startswith(f"{name}_")]
+    own, policy = run.config["compressor"], run.config["policy"]
+    words = _typed_group("compressor", max(names, key=len, default=_module(own)), own)
     words.append(f"wrap=[{','.join(run.config['wrap'])}]")
-    policy = run.config["policy"]
     if policy.get("values"):
-        chosen = str(policy["_target_"]).split(".")[-2]
-        usual = _yaml(conf_dir() / "policy" / f"{chosen}.yaml")
-        words.append(f"policy={chosen}")
-        words += [
-            f"policy.{key}={str(value).replace(' ', '')}"
-            for key, value in policy.items()
-            if key != "_target_" and value != usual.get(key)
-        ]
+        words += _typed_group("policy", _module(policy), policy)
     if (way := run.setting("exchange.aggregation")) != speed.GATHER:
         words.append(f"exchange.aggregation={way}")
     return " ".join(words)
 
 
-def _yaml(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+def _typed_group(group: str, name: str, own: Mapping[str, Any]) -> list[str]:
+    """A member of a group, and the keys whose values its file does not have."""
+    usual = option(group, name)
+    usual = usual.get(group, usual)  # a compressor's file may bring its nest too
+    changed = {k: v for k, v in own.items() if v is not None and usual.get(k, v) != v}
+    words = [f"{group}.{key}={str(value).replace(' ', '')}" for key, value in changed.items()]
+    return [f"{group}={name}", *words]
+
+
+def _module(node: Mapping[str, Any]) -> str:
+    return str(node["_target_"]).split(".")[-2]
