@@ -27,8 +27,9 @@ from rich.table import Table
 from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
-from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option
 from dgc_repro.launch.typed import nearest
+from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
@@ -393,7 +394,8 @@ def _typed(row: Row, dense: Run) -> Iterable[str]:
 
 def command_of(run: Run) -> str:
     """The overrides of a run's method, as they are typed."""
-    names = [name for name in options("compressor") if f"{run.method}_".startswith(f"{name}_")]
+    files = conf_dir().glob("compressor/*.yaml")
+    names = [file.stem for file in files if f"{run.method}_".startswith(f"{file.stem}_")]
     own, policy = run.config["compressor"], run.config["policy"]
     words = _typed_group("compressor", max(names, key=len, default=_module(own)), own)
     words.append(f"wrap=[{','.join(run.config['wrap'])}]")
