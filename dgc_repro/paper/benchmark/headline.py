@@ -81,7 +81,7 @@ def figure(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
         low, high = min([*ends, -2 * margin]), max([*ends, 2 * margin])
         axes.set_ylim(1.25 * low, 1.25 * high)
         plot.plain_ticks(
-            axes.yaxis, [sign * margin * step for step in (0, *TICKS) for sign in (-1, 1)]
+            axes.yaxis, [0.0, *(sign * margin * step for step in TICKS for sign in (-1, 1))]
         )
 
     panel = panels.panel(

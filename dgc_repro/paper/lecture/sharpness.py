@@ -90,7 +90,7 @@ page = Artifact(
             "Sharpness against batch size, at equal training cross-entropy",
             _ratios,
             "; mean over seeds, bars: standard deviation",
-            legend=2,
+            legend=1,
         )
     },
     head=lambda shown: [
