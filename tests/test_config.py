@@ -348,7 +348,7 @@ def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
 ) -> None:
     line = "experiment=lecture/large_batch optimizer.lr"
     artifact = {"sweeps": [f"{line}=0.1,0.3 seed=0", f"{line}=0.2"], "sizes": {"small": []}}
-    monkeypatch.setattr(reproduce, "_artifact", lambda name: OmegaConf.create(artifact))
+    monkeypatch.setattr(reproduce, "artifact_node", lambda name: OmegaConf.create(artifact))
 
     def found(*given: str) -> list[tuple[int, float]]:
         jobs = runs_of("lecture/large_batch", ["scale=small", *given])

@@ -57,8 +57,7 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     assert record["runs"] == [folder.name for folder in trained]
     words = {"indicative (+)", "indicative (-)", "not tested", "cannot follow"}
     assert {v["verdict"] for v in record["verdicts"]} <= words
-    for stem in ("table1", "policy"):
-        assert (published / f"{stem}.png").stat().st_size > 0
+    assert (published / "table1.png").stat().st_size > 0
 
     reproduce(command)
     assert len(trained) == len(ROWS)
