@@ -148,6 +148,7 @@ def _nullable(table: pd.DataFrame) -> pd.DataFrame:
 def _own(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The rows of one run with its own columns, in plain types where no value is missing."""
     rows = rows[list(columns)].reset_index(drop=True)
-    types = {name: str(rows[name].dtype) for name in columns if rows[name].notna().all()}
     plain = {"Int64": "int64", "boolean": "bool"}
-    return rows.astype({name: plain[kind] for name, kind in types.items() if kind in plain})
+    kinds = {str(name): plain.get(str(kind)) for name, kind in rows.dtypes.items()}
+    whole = {name: kind for name, kind in kinds.items() if kind and not rows[name].hasnans}
+    return rows.assign(**{name: rows[name].array.to_numpy(kind) for name, kind in whole.items()})
