@@ -24,6 +24,7 @@ from dgc_repro.errors import UserError, full_disk
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.local import RunFailed, RunHeld, RunStopped
 from dgc_repro.launch.overrides import in_one_line, sets
+from dgc_repro.launch.rendezvous import one_line
 from dgc_repro.launch.single import check, is_done, say_damaged
 from dgc_repro.launch.study import kind_of
 from dgc_repro.paper import pool, publish
@@ -94,7 +95,7 @@ def outcome(make: Callable[[], T]) -> tuple[T | None, UserError | RunFailed | No
         if isinstance(error, RunFailed) or full is not None:
             return None, RunFailed(str(full or error))
         traceback.print_exc()
-        return None, RunFailed(f"{type(error).__name__}: {error}")
+        return None, RunFailed(one_line(error))
 
 
 def published_run(config: Mapping[str, Any]) -> Run | None:

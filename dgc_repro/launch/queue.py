@@ -169,12 +169,6 @@ def _asked(entry: Entry, given: Sequence[str]) -> Reproduction:
             raise UserError(f"{key}: not for an entry; leave it out")
     if not asked.is_trained:
         raise UserError(f"run: {asked.name} is not trained; make it with reproduce")
-    for config, _ in asked.jobs:
-        launch = config["launch"]
-        if launch["kind"] != "simulated" or launch["threads"] not in (None, 1):
-            raise UserError(
-                "launch: a queue has one core; add launch=simulated launch.threads=1 to the entry"
-            )
     return asked
 
 
@@ -190,9 +184,13 @@ def _part(entry: Entry, asked: Reproduction, seen: set[str]) -> Part:
         (job for job in asked.jobs if any(fnmatchcase(job.row, p) for p in entry.rows)),
         key=lambda job: (seeds.index(job.config["seed"]), not _is_dense(job.config)),
     ):
-        folder = run_folder(job.config)
+        folder, launch = run_folder(job.config), job.config["launch"]
         if folder.name in seen:
             continue
+        if launch["kind"] != "simulated" or launch["threads"] not in (None, 1):
+            raise UserError(
+                "launch: a queue has one core; add launch=simulated launch.threads=1 to the entry"
+            )
         part.jobs[folder.name] = job
         if is_done(folder):
             part.add(summary_of(folder))

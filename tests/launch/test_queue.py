@@ -252,6 +252,23 @@ def test_a_mistake_in_the_list_names_its_entry_before_anything_is_trained(
     assert trained == []
 
 
+def test_a_row_that_an_entry_leaves_out_may_need_more_than_one_core(
+    run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_local_topk(arguments: list[str]) -> Any:
+        asked = prepared(arguments)
+        for job in asked.jobs:
+            if job.row == "topk":
+                job.config["launch"]["kind"] = "local"
+        return asked
+
+    prepared = queueing.prepared
+    monkeypatch.setattr(queueing, "prepared", with_local_topk)
+    write(tmp_path, {"run": TABLE1, "rows": ["dense"]})
+    assert run()[0] == 0
+    assert {row for row, _ in names(trained)} == {"dense"}
+
+
 def test_mistakes_of_the_command_are_one_line(run: Queue, tmp_path: Path) -> None:
     assert "has no list `queue:`" in run()[2][0]  # no file
     (tmp_path / "queue.yaml").write_text("- run: dynamic/table1")
