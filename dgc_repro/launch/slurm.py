@@ -215,7 +215,7 @@ def _common(launches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The launch settings of all jobs. Raises UserError where they ask Slurm for different things."""
     from dgc_repro.launch.sections import SLURM_KEYS
 
-    for key in SLURM_KEYS:
+    for key in ("workers", *SLURM_KEYS):  # a task a worker
         values = list(dict.fromkeys(str(launch[key]) for launch in launches))
         if len(values) > 1:
             raise UserError(

@@ -123,11 +123,10 @@ def test_a_sweep_is_one_array_of_the_runs_that_are_not_finished(
     assert jobs == {"s0": "11_0", "s2": "11_1", "s3": "11_2"}
     assert sorted((tmp_path / "runs" / "slurm").glob("11_1_submitted.pkl"))
 
-    code, lines = command(*given, "launch.nodes=1,2")
-    assert code == 2
-    assert lines[0].startswith(
-        "error: launch.nodes: the runs of a sweep are one job array with one"
-    )
+    for key in ("nodes", "workers"):
+        code, lines = command(*given, f"launch.{key}=1,2")
+        assert code == 2
+        assert lines[0].startswith(f"error: launch.{key}: the runs of a sweep are one job array")
     code, lines = command(*RUN, "--multirun", "launch=local,slurm")
     assert (code, lines[0].partition(";")[0]) == (
         2,
