@@ -424,6 +424,8 @@ def _seeds(config: Mapping[str, Any], is_given: bool) -> list[int]:
     """The seeds that are given, or the scale's. Raises UserError."""
     key, found = ("seed", config["seed"]) if is_given else (SEEDS, config["scale"]["seeds"])
     seeds = found if isinstance(found, list) else [found]
+    if not seeds:
+        raise UserError(f"{key}: at least one, such as [0,1], got []")
     for seed in seeds:
         check_seed(key, seed)
     return [int(seed) for seed in seeds]

@@ -412,6 +412,9 @@ NOTES = (
 def validate(config: Mapping[str, Any]) -> None:
     """Build everything that can be built without data or processes. Raises UserError."""
     c = Setup(config)
+    if c.kind != SLURM:  # whose jobs run on other machines
+        # Before a rule builds the model, which torch cannot do where sizes overflow.
+        _refuse_large_model(c)
     fit_together(c.compressor, c.policy, c.exchange.unit, c.overlap)
     tables = [WORLD, LAB * c.in_lab, TRAINING, LOCAL_STEPS * c.has_local_steps, OPTIMIZER]
     for rule in (*itertools.chain(*tables), *ONEBIT_ADAM * isinstance(c.momentum, OneBitAdam)):
@@ -425,9 +428,8 @@ def validate(config: Mapping[str, Any]) -> None:
             c.low_rank.layers(c.module())
         except ValueError as error:
             raise UserError(f"model.low_rank.{error}") from error
-    if c.kind != SLURM:  # whose jobs run on other machines
+    if c.kind != SLURM:
         choose_device(config)
-        _refuse_large_model(c)
     _refuse_few_data(c)
     in_processes = c.kind not in ("simulated", SLURM) and not inside_torchrun()
     if in_processes and (words := shortage(c.workers * PROCESS_BYTES)):
