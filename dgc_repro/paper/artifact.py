@@ -215,7 +215,7 @@ class Artifact:
             form = amount if column in ("payload", "wire") else None
             column = Column(f"{column} {unit}".rstrip(), column, form)
         is_printed = any(name == column.quantity for _, name in known)
-        return replace(column, printed=known) if is_printed and not column.printed else column
+        return replace(column, printed=known) if is_printed and column.printed is None else column
 
 
 GENERIC = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."

@@ -122,8 +122,7 @@ def time_text(runs: Sequence[Run]) -> str:
     return (
         f"modelled: network {source}, collectives of {workers} workers, one a step; compute time assumed "
         f"({computes} a step); compression and decompression count as free; message sizes of the reduced "
-        f"models times {by_model('network.message_scale')}. Measured seconds are wall time here, where "
-        "simulated workers take turns"
+        f"models times {by_model('network.message_scale')}"
     )
 
 
@@ -134,7 +133,11 @@ def facts(
     environments = [run.environment for run in runs]
     # A run that was stopped and continued has an environment for each stretch.
     stretches = [stretch for e in environments for stretch in (*e.get("before", ()), e)]
-    models = {run.model or run.row: model_text(run) for run in runs if run.setting("model")}
+    found_in = {run.model or run.row: run for run in runs if run.setting("model")}
+    models = {
+        name: distinct(model_text(run) for run in runs if (run.model or run.row) == name)
+        for name in found_in
+    }
     continued = sum(bool(e.get("before")) for e in environments)
     stopped = f"; {continued} of {len(runs)} runs were stopped and continued" if continued else ""
     full = scale == PAPER_SCALE

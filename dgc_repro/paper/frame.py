@@ -239,7 +239,8 @@ def hits(values: Values) -> str:
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
-    decimals). With ``printed``, by row and quantity, a column of the printed numbers goes before it."""
+    decimals). With ``printed``, by row and quantity, a column of the printed numbers goes before it; ``{}``:
+    never."""
 
     heading: str
     quantity: str
@@ -251,7 +252,7 @@ class Column:
 
 def seeds(quantity: str) -> Column:
     """The column n: the seeds that have a quantity."""
-    return Column("n", quantity, lambda values: str(len(values)))
+    return Column("n", quantity, lambda values: str(len(values)), printed={})
 
 
 def pivot(
@@ -261,7 +262,7 @@ def pivot(
     table: dict[str, list[str]] = {first: list(rows.values())}
     for column in columns:
         heading, form = column.heading, column.form
-        if column.printed is not None:
+        if column.printed:
             known = (column.printed.get((row, column.quantity), math.nan) for row in rows)
             table[f"{heading}: printed"] = [plain(v, column.printed_unit) for v in known]
             heading += ": ours"

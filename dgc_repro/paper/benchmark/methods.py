@@ -39,7 +39,7 @@ WIRE = {workers: f"wire a step, N = {workers}" for workers in (2, 8, 32)}
 SHOWS_THAT_IT_RUNS = "quick"
 """Nothing is concluded at this scale."""
 SORTED_BY = "1 Gbit/s"
-"""The network by whose speedups the heat maps are sorted."""
+"""The network by whose speedups the figure is sorted."""
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 

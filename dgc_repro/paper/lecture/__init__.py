@@ -43,9 +43,10 @@ def first(values: Values) -> str:
 
 
 def by_setting(frame: pd.DataFrame, quantity: str, row: str) -> dict[float, list[float]]:
-    """A quantity of a row by its settings that are numbers, such as batch sizes."""
+    """A quantity of a row by its settings that are or end in numbers, such as 64 or "rank 4"."""
     own = frame[(frame["quantity"] == quantity) & (frame["row"] == row)]
-    return dict(own.groupby(pd.to_numeric(own["setting"], errors="coerce"))["value"].apply(list))
+    last = own["setting"].str.split().str[-1]
+    return dict(own.groupby(pd.to_numeric(last, errors="coerce"))["value"].apply(list))
 
 
 def by_number(

@@ -15,7 +15,7 @@ from dgc_repro.paper import facts
 from dgc_repro.paper.artifact import Artifact, Rows, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent, times
-from dgc_repro.paper.lecture import by_number, study_of
+from dgc_repro.paper.lecture import by_number, first, study_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -36,6 +36,8 @@ FACTORS, BITS_OF_CODES = (10, 100, 1000), (4, 8)
 MOST = "the most workers"
 """The setting under which the frame has the sums of the most workers again."""
 ROWS = {f"{kind}, {f}x": f"{label}, {f}x" for kind, label in KINDS.items() for f in FACTORS}
+INDEPENDENT_OF = "independent supports of the sizes of "
+"""With the label of a row: the row that its density is compared with."""
 CODES = {f"{bits}-bit codes": f"{bits}-bit codes" for bits in BITS_OF_CODES}
 HALF = 0.5
 """Ours: the density at which entries of 8 bytes (value and place) are as large as all values of 4 bytes."""
@@ -46,7 +48,10 @@ def _claims() -> Iterator[Claim]:
         dense = Check(DENSITY, f"{kind}, {FACTORS[0]}x", above=HALF, setting=MOST)
         yield WORDS.claim("dense", dense, id=f"dense.{kind}", ours=True, what=what)
         for factor in FACTORS:
-            sparser = Check(SHARE, f"{kind}, {factor}x", above=1.0, setting=MOST)
+            row = f"{kind}, {factor}x"
+            sparser = Check(
+                DENSITY, INDEPENDENT_OF + ROWS[row], row, above=1.0, setting=MOST, ratio=True
+            )
             yield WORDS.claim("overlap", sparser, id=f"{kind}.{factor}", what=what, factor=factor)
 
 
@@ -63,6 +68,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     widths = codes["bits"].astype(int).astype(str) + "-bit codes"
     return join(
         longer(pd.concat([dense, most]), OF_SUPPORTS),
+        longer(most.assign(row=INDEPENDENT_OF + most["row"].map(ROWS)), {"theory": (DENSITY, "")}),
         longer(codes.assign(row=widths), {"value": (BITS, "bits")}),
     )
 
@@ -77,7 +83,7 @@ page = Artifact(
         "Density of the sum": Rows(
             ROWS,
             (
-                Column("workers N", WORKERS, 0, MOST),
+                Column("workers N", WORKERS, first, MOST),
                 Column(DENSITY, DENSITY, share, MOST),
                 Column("independent supports", INDEPENDENT, share, MOST),
                 Column("independent / measured", SHARE, 3, MOST),

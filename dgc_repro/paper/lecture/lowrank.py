@@ -32,9 +32,11 @@ def _claims() -> Iterator[Claim]:
     for kind, label in KINDS.items():
         best, warm, cold = (f"{kind}, {start}" for start in STARTS)
         said = {"of": kind, "what": label.capitalize()}
-        low = Check(ENERGY, best, above=MOST, setting=str(RANKS[-1]))
-        more = [Check(ENERGY, warm, cold, setting=str(rank)) for rank in RANKS]
-        near = [Check(ENERGY, warm, best, NEAR, setting=str(rank), ratio=True) for rank in RANKS]
+        low = Check(ENERGY, best, above=MOST, setting=f"rank {RANKS[-1]}")
+        more = [Check(ENERGY, warm, cold, setting=f"rank {rank}") for rank in RANKS]
+        near = [
+            Check(ENERGY, warm, best, NEAR, setting=f"rank {rank}", ratio=True) for rank in RANKS
+        ]
         yield WORDS.claim("low", low, ours=True, **said)
         yield WORDS.claim("warm", *more, **said)
         yield WORDS.claim("near", *near, ours=True, **said)
@@ -46,7 +48,9 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     table["setting"] = table["rank"].astype(str)
     second_half = table["step"] > table["step"].max() // 2
     energy = table[(table["what"] == "energy") & second_half]
-    energy = energy.assign(row=energy["of"] + ", " + energy["kind"])
+    energy = energy.assign(
+        row=energy["of"] + ", " + energy["kind"], setting="rank " + energy["setting"]
+    )
     values = table[(table["what"] == "spectrum") & (table["step"] == table["step"].max())]
     values = values.assign(row=values["of"] + ", spectrum")
     keys = ["row", "setting", "seed"]
@@ -75,7 +79,7 @@ page = Artifact(
     numbers=numbers,
     tables={
         "Energy kept": Rows(
-            ROWS, [Column(f"rank {r}", ENERGY, percent, str(r)) for r in RANKS], "of"
+            ROWS, [Column(f"rank {r}", ENERGY, percent, f"rank {r}") for r in RANKS], "of"
         )
     },
     claims=tuple(_claims()),
