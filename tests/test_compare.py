@@ -138,6 +138,9 @@ def test_error_feedback_is_in_the_name_and_other_wrappers_in_their_order() -> No
     assert names(*uniform) == ["Uniform bits=4", "Uniform bits=4 + error feedback"]
     dgc = a_run("DGCSampled", wrap=("momentum_correction", "error_feedback"))
     assert names(a_run(), dgc)[1] == "DGCSampled + momentum correction + error feedback"
+    dgc.config["wrap"] = ["momentum_correction", "per_layer", "error_feedback"]
+    plain = a_run("TopK", wrap=("error_feedback",))
+    assert names(plain, dgc)[0] == "TopK + error feedback"  # the usual wrapper has its usual places
     orders = [a_run("TopK", wrap=("error_feedback",)) for _ in range(2)]
     orders[1].config["wrap"] = ["error_feedback", "per_layer"]
     assert names(*orders) == [

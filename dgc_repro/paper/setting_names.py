@@ -35,7 +35,7 @@ TARGET = "_target_"
 COMPRESSOR = f"compressor.{TARGET}"
 CHOICES = (f".{TARGET}", "launch.kind")
 USUAL_WRAPPER = "per_layer"
-"""Named only where it is not the first wrapper of all settings."""
+"""Named only where settings differ in it."""
 Settings = dict[str, Any]
 
 
@@ -73,8 +73,7 @@ def named(runs: Sequence[Run]) -> Named:
     """Name the setting of each run. Two names are equal only where the settings are."""
     own = [settings_of(run.config) for run in runs]
     kinds = _kinds([str(one.get(COMPRESSOR, "no compressor")) for one in own])
-    is_usual = all((one.get("wrap") or [USUAL_WRAPPER])[0] == USUAL_WRAPPER for one in own)
-    heads = [_head(one, kind, int(is_usual)) for one, kind in zip(own, kinds, strict=True)]
+    heads = _heads(own, kinds)
     keys = [
         key for key in dict.fromkeys(key for one in own for key in one)
         if key not in ("wrap", COMPRESSOR)
@@ -147,15 +146,28 @@ def _is_strength(key: str, own: Settings) -> bool:
     return group == "compressor" and name in STRENGTHS and not is_moved
 
 
-def _head(one: Settings, kind: str, hidden: int) -> str:
-    """The compressor, its strength, and its wrappers in their order without the ``hidden`` first ones."""
-    strength = [
-        f"{key.partition('.')[2]}={_text(key, value)}"
-        for key, value in one.items()
-        if _is_strength(key, one)
-    ]
-    wraps = [name.replace("_", " ") for name in (one.get("wrap") or ())[hidden:]]
-    return " + ".join([" ".join([kind, *strength]), *wraps])
+def _heads(own: Sequence[Settings], kinds: Sequence[str]) -> list[str]:
+    """The compressor, its strength, and its wrappers in their order, without the usual one where no other
+    setting differs in it alone."""
+    short = [(kind, *_wraps(one, USUAL_WRAPPER)) for one, kind in zip(own, kinds, strict=True)]
+    wraps = defaultdict(set)
+    for head, one in zip(short, own, strict=True):
+        wraps[head].add(_exact(one.get("wrap")))
+    heads = []
+    for head, one in zip(short, own, strict=True):
+        strength = [
+            f"{key.partition('.')[2]}={_text(key, value)}"
+            for key, value in one.items()
+            if _is_strength(key, one)
+        ]
+        shown = _wraps(one) if len(wraps[head]) > 1 else head[1:]
+        heads.append(" + ".join([" ".join([head[0], *strength]), *shown]))
+    return heads
+
+
+def _wraps(one: Settings, without: str = "") -> list[str]:
+    """The wrappers of a setting in words."""
+    return [name.replace("_", " ") for name in one.get("wrap") or () if name != without]
 
 
 def _labels(keys: Sequence[str]) -> dict[str, str]:
