@@ -261,7 +261,7 @@ def best(head: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[st
         numbers = ", ".join(f"{name} {value:.6g}" for name, value in named)
         place = os.path.relpath(line["folder"])
         words.append(f"{numbers} with {' '.join(line['overrides'])} ({place})")
-    if len(head["goals"]) == 1:
+    if not words or len(head["goals"]) == 1:
         return [f"best: {text}" for text in words[:1]]
     return [f"the best {len(words)} trials (no other is better in everything):", *words]
 

@@ -364,6 +364,7 @@ def test_the_best_trials_are_those_that_no_other_beats() -> None:
     one = {"objectives": ["comm/bytes"], "goals": ["maximize"]}
     assert best(one, alone) == ["best: comm/bytes 9 with optimizer.lr=a (a)"]
     assert best(one, []) == []
+    assert best(head, lines[-1:]) == []  # all have failed
 
 
 @OPTUNA
