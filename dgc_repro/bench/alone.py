@@ -20,6 +20,7 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import SUM, Link, Pending, Sizes
 from dgc_repro.policy.interface import Plan
+from dgc_repro.study.compressing import wait_for
 
 FIXED = Plan(0)
 
@@ -90,9 +91,3 @@ class Alone:
         count, size = self.calls.get(collective, (0.0, 0.0))
         self.calls[collective] = (count + 1, size + payload_bytes)
         return 0.0
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until a GPU has done its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

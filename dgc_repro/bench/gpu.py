@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from dgc_repro.bench.alone import Alone, wait_for
+from dgc_repro.bench.alone import Alone
 from dgc_repro.bench.counting import triton_counts
 from dgc_repro.bench.launches import methods, shapes_of
 from dgc_repro.bench.methods import gradients_of
@@ -20,6 +20,7 @@ from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
+from dgc_repro.study.compressing import wait_for
 
 MODEL, CLASSES = "resnet101", 1000
 REPEATS, WARMUP = 20, 3

@@ -43,7 +43,7 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.kernel.batch import on_gpu
-from dgc_repro.launch.components import build_compressor, build_policy, component
+from dgc_repro.launch.components import build_compressor, build_policy, unallocated
 from dgc_repro.launch.environment import threads
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import options
@@ -152,9 +152,8 @@ def rows(
 
 def shapes_of(config: Config, classes: int) -> Shapes:
     """The parameters of a model at full size."""
-    with torch.device("meta"):
-        model = component(config["model"], "model").build(classes)
-    return {name: parameter.shape for name, parameter in model.named_parameters()}
+    named = unallocated(config, classes).named_parameters()
+    return {name: parameter.shape for name, parameter in named}
 
 
 def attached_of(

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
@@ -51,6 +51,8 @@ ROLES = {
     "generalization": "measure",
 }
 """A method that every component of a group has."""
+WITHOUT_DATA = 10
+"""Classes or words of a model that is built for its sizes and states none."""
 WITHOUT_MOMENTUM = "compressor=dgc_sampled policy=warmup wrap=[per_layer,error_feedback]"
 Config = Mapping[str, Any]
 
@@ -102,6 +104,15 @@ def build_policy(config: Config) -> Policy:
     """The policy of a run. Raises UserError naming the key that is wrong."""
     policy: Policy = component(config["policy"], "policy")
     return policy
+
+
+def unallocated(config: Config, classes: int = WITHOUT_DATA) -> nn.Module:
+    """The model without memory for its parameters, for its sizes alone. ``classes``: where it states none."""
+    with torch.device("meta"):
+        module: nn.Module = component(config["model"], "model").build(
+            config["model"].get("num_classes") or classes
+        )
+    return module
 
 
 def build_optimizer(config: Config, compressor: Compressor) -> Any:

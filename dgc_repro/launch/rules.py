@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 from dgc_repro.compressor.demo import DeMo
@@ -26,6 +25,7 @@ from dgc_repro.launch.components import (
     build_policy,
     component,
     low_rank_of,
+    unallocated,
 )
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.environment import available_cores, shortage
@@ -45,7 +45,6 @@ from dgc_repro.train.stopping import COLUMNS, PERPLEXITY, TOP5, TRAIN_CROSS_ENTR
 PROCESS_BYTES = 350_000_000  # of a rank that has loaded torch and a tiny model (measured: 375 MB)
 COMMON_SIZE = 2048  # a model with no larger setting is not estimated: published ones fit
 BYTES_OF_A_PARAMETER = 12  # itself, its gradient and its momentum, in float32
-WITHOUT_DATA = 10  # classes or words for a model that is built for its sizes and names none itself
 INFINITE = 10**30
 LARGE_LR = 100.0
 NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
@@ -91,14 +90,6 @@ class Setup:
         keys = (key for key in ("momentum", "beta1") if getattr(self.optimizer, key, 0))
         self.own_momentum = next(keys, None)
         self.own_value = getattr(self.optimizer, self.own_momentum or "", 0)
-
-    def module(self) -> nn.Module:
-        """The model, without memory for its parameters."""
-        with torch.device("meta"):
-            module: nn.Module = self.model.build(
-                self.config["model"].get("num_classes") or WITHOUT_DATA
-            )
-        return module
 
 
 class Rule(NamedTuple):
@@ -242,7 +233,8 @@ TRAINING = (
     Rule(
         "generalization",
         lambda c: (
-            c.measures and any(isinstance(layer, NORMALIZATIONS) for layer in c.module().modules())
+            c.measures
+            and any(isinstance(layer, NORMALIZATIONS) for layer in unallocated(c.config).modules())
         ),
         "measured is for networks without normalization, such as model=cnn; use none",
     ),
@@ -425,7 +417,7 @@ def validate(config: Mapping[str, Any]) -> None:
         rates_of(c.network, c.workers)
     if c.low_rank:
         try:
-            c.low_rank.layers(c.module())
+            c.low_rank.layers(unallocated(c.config))
         except ValueError as error:
             raise UserError(f"model.low_rank.{error}") from error
     if c.kind != SLURM:
@@ -452,7 +444,7 @@ def _refuse_large_model(c: Setup) -> None:
     if sizes[key] <= COMMON_SIZE:
         return
     try:
-        needed = BYTES_OF_A_PARAMETER * sum(p.numel() for p in c.module().parameters())
+        needed = BYTES_OF_A_PARAMETER * sum(p.numel() for p in unallocated(c.config).parameters())
     except (RuntimeError, OverflowError, MemoryError):  # sizes beyond what torch can count
         needed = INFINITE
     if words := shortage(needed):

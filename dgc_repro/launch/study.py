@@ -28,11 +28,11 @@ from dgc_repro.exchange.gradients import in_memory_order
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run
-from dgc_repro.launch.components import component
+from dgc_repro.launch.components import component, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.paths import option, options
-from dgc_repro.launch.rules import WITHOUT_DATA, validate
+from dgc_repro.launch.rules import validate
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.launch.worker import write_json, write_summary
 from dgc_repro.study import compressing
@@ -384,10 +384,3 @@ def check_memory(config: Mapping[str, Any]) -> None:
             f"model.width: {count / 1e6:.0f} M parameters need about {needed / 1e9:.1f} GB here, "
             f"{available / 1e9:.1f} GB are available; use a slimmer model (model.width)"
         )
-
-
-def unallocated(config: Mapping[str, Any]) -> nn.Module:
-    """Return the config's model, for its sizes alone."""
-    with torch.device("meta"):
-        module: nn.Module = component(config["model"], "model").build(WITHOUT_DATA)
-    return module

@@ -142,16 +142,17 @@ def in_turns(
     for number in range(WARMUP + repeats):
         turn, took = number % len(names), {}
         for name in (*names[turn:], *names[:turn]):
-            _wait_for(device)
+            wait_for(device)
             begin = time.perf_counter()
             ways[name]()
-            _wait_for(device)
+            wait_for(device)
             took[name] = 1e3 * (time.perf_counter() - begin)
         found.append(took)
     return found[WARMUP:]
 
 
-def _wait_for(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -148,8 +148,6 @@ REDUCTIONS = {
 }
 """Floats of dense over those of GraVAC, as printed of figures 7 to 10. The paper does not say with which
 gain."""
-IDEAL = {1280: 1029.9, 2000: 1035.4}
-"""Compression throughput of the two largest factors of figure 10; GraVAC chooses the smaller factor."""
 FAILED_BELOW, CHANCE = 20.0, 10.0
 """Per cent: what "failed" means in Table II, and chance among ten classes."""
 

@@ -97,10 +97,8 @@ def _figure_7(model: str) -> Iterator[Claim]:
 
 def _figure_8(model: str) -> Iterator[Claim]:
     loose, strict = row_id(model, GRAVAC), row_id(model, GRAVAC_STRICT)
-    say, gain = (
-        partial(WORDS.claim, of=model),
-        Check(AT_GAIN, loose, above=EPS, setting=at_factor(40)),
-    )
+    say = partial(WORDS.claim, of=model)
+    gain = Check(AT_GAIN, loose, above=EPS, setting=at_factor(40))
     given: dict[str, Any] = {"premises": (_share(loose, 40, 0.0),), "assumed": g.ASSUMED}
     both = [
         say("tight", _share(strict, 10)),
@@ -140,10 +138,8 @@ def _of_eps(model: str) -> Iterator[Claim]:
 def _figure_10(model: str) -> Iterator[Claim]:
     say, slow, reduction = WORDS.claim, row_id(model, GEOMETRIC), REDUCTIONS[model][GEOMETRIC]
     curve = Check(CURVE, row_id(model, GRAVAC), slow)
-    premises, floats = (
-        g.compressed(model, GRAVAC, GEOMETRIC),
-        fewer_floats(model, GEOMETRIC, reduction),
-    )
+    premises = g.compressed(model, GRAVAC, GEOMETRIC)
+    floats = fewer_floats(model, GEOMETRIC, reduction)
     both = [
         say("geometric.similar", Check(EVENNESS, slow, below=SIMILAR), ours=True),
         say("geometric.late", Check(LATE, slow, above=g.MOSTLY)),

@@ -420,15 +420,14 @@ def of_norm(claim: Claim, rows: Mapping[str, str] = NORM_ROWS) -> Claim:
             found.append(replace(check, greater=greater or "", lesser=lesser))
         return tuple(found)
 
-    text = f"{claim.text[:-1]} (norm gain)."
-    checks, premises = swapped(claim.checks), swapped(claim.premises)
-    changes: dict[str, Any] = {
-        "text": text,
-        "checks": checks,
-        "premises": premises,
-        "cannot_follow": "",
-    }
-    return replace(claim, id=f"{claim.id}.norm", **changes)
+    return replace(
+        claim,
+        id=f"{claim.id}.norm",
+        text=f"{claim.text[:-1]} (norm gain).",
+        checks=swapped(claim.checks),
+        premises=swapped(claim.premises),
+        cannot_follow="",
+    )
 
 
 def both_gains(claims: Iterable[Claim]) -> Iterator[Claim]:
