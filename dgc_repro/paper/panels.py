@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dgc_repro.paper.plot import BLACK, Look, empty, plain_log, plain_ticks
+from dgc_repro.paper.plot import BLACK, Look, empty, plain_linear, plain_log, plain_ticks
 from dgc_repro.paper.records import Run
 
 Draw = Callable[[Axes], object]
@@ -56,6 +56,8 @@ def panel(
             if name in log:
                 axes.set(**{f"{name}scale": "log"})
                 plain_log(axis, unit=unit)
+            else:
+                plain_linear(axis)
             if isinstance(ticks, Mapping):
                 axis.set_ticks(list(ticks), list(ticks.values()))
             elif ticks is not None:

@@ -36,6 +36,8 @@ HALO = (withStroke(linewidth=2.5, foreground="white"),)
 MARKER_POINTS = 4.5
 """Half the side of a marker's place."""
 LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+MILLION = 1e6
+LARGE_UNITS = ((1e12, " T"), (1e9, " G"), (MILLION, " M"))
 Panels = list[tuple[str, Callable[[Axes], None]]]
 """Titles, and functions that draw."""
 
@@ -195,7 +197,7 @@ def plain_log(axis: Axis, subs: Sequence[float] = (), unit: str = "") -> None:
     low, high = axis.get_view_interval()
     few = (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,)
     axis.set_major_locator(LogLocator(subs=subs or few))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{tick_text(value)}{unit}"))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -203,7 +205,19 @@ def plain_ticks(axis: Axis, places: Sequence[float]) -> None:
     """Ticks at these places alone, as plain numbers."""
     axis.set_major_locator(FixedLocator(places))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+
+
+def plain_linear(axis: Axis) -> None:
+    """Ticks of an axis that reaches a million without a power of ten at its end."""
+    if max(map(abs, axis.get_view_interval())) >= MILLION:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+
+
+def tick_text(value: float) -> str:
+    """A plain number; from a million on in M, G or T."""
+    size, letter = next((unit for unit in LARGE_UNITS if abs(value) >= unit[0]), (1.0, ""))
+    return f"{value / size:g}{letter}"
 
 
 def empty(axes: Axes, why: str) -> None:

@@ -25,8 +25,8 @@ from dgc_repro.launch.reproduce import OPTIONAL_RUNS, reproduce, runs_of
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper import pool
 from dgc_repro.paper.frame import lines
-from dgc_repro.paper.gravac import fig7_11, table4
 from dgc_repro.paper.page import Page
+from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.records import Run
 
 ROWS = ("none", "static8", "dynamic", "static8_ef", "dynamic_ef")
@@ -145,8 +145,8 @@ def rows(trained: list[Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[], l
         """A page that only lists its rows."""
         return Page(" ".join(run.row for run in runs), scale, runs, (), (), (), lines([]))
 
-    for module in (fig7_11.ARTIFACTS["fig10"], fig7_11.ARTIFACTS["fig11"], table4):
-        monkeypatch.setattr(module, "page", listed)
+    for name in ("fig2", "fig10", "fig11", "table4"):
+        monkeypatch.setattr(artifact_of("gravac", name), "page", listed)
 
     def since() -> list[str]:
         found = [read_config(folder)["experiment"]["row"] for folder in trained]
@@ -156,6 +156,7 @@ def rows(trained: list[Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[], l
     return since
 
 
+QUICK = ("scale=quick", "sink=none")
 FIG10 = ["resnet101.dense", "resnet101.gravac07", "resnet101.gravac_geometric"]
 FIG10 += ["resnet101.gravac07_norm", "resnet101.gravac_geometric_norm"]
 FIG11 = ["resnet101.randomk_gravac_fed", "resnet101.randomk_gravac_norm"]
@@ -200,22 +201,23 @@ def test_a_run_is_trained_once_for_all_artifacts(
     reproduce(["gravac/fig10", *BLOCKS])
     assert rows() == FIG10
 
-    # Finished optional runs are used, and never trained.
-    listed = [config for config, _ in runs_of("gravac/fig10", BLOCKS, OPTIONAL_RUNS)]
-    optional_runs = {config["experiment"]["row"].partition(".")[2]: config for config in listed}
-    assert optional_runs["dense"]["scale"]["seeds"] == [0, 1, 2]
-    for method, seed in (("dense", 2), ("dgc10", 0), ("dgc10", 2)):
-        other = {**optional_runs[method], "seed": seed}
-        copy = tmp_path / run_folder(other)
-        shutil.copytree(tmp_path / run_folder(optional_runs["dense"]), copy)
+    assert page.read_bytes() == before  # nothing was published since
+
+    # Finished optional runs are used, and never trained: dense seeds of figure 2. Its runs are copies here.
+    trained = tmp_path / run_folder(runs_of("gravac/fig10", BLOCKS)[0].config)
+    own = [config for config, _ in runs_of("gravac/fig2", QUICK)]
+    listed = [config for config, _ in runs_of("gravac/fig2", QUICK, OPTIONAL_RUNS)]
+    (dense,) = (c for c in listed if c["experiment"]["row"] == "resnet101.dense")
+    assert dense["scale"]["seeds"] == [0, 1, 2]
+    for other in (*own, {**dense, "seed": 2}):
+        copy = shutil.copytree(trained, tmp_path / run_folder(other))
         (copy / "config.yaml").write_text(yaml.safe_dump(other))
         summary = copy / "summary.json"
         summary.write_bytes(sealed_summary(summary, json.loads(summary.read_bytes())))
-    reproduce(["gravac/fig10", *BLOCKS])
+    reproduce(["gravac/fig2", *QUICK])
     assert rows() == []
-    others = ["resnet101.dense", "resnet101.dgc10"]  # of dgc10 the artifact's own seed alone
-    assert titled(made) == sorted([*FIG10, *others])
-    assert page.read_bytes() == before  # nothing was published since
+    made = tmp_path / "reproduced" / "gravac" / "quick" / "fig2"
+    assert titled(made) == sorted(["resnet101.dense", *(c["experiment"]["row"] for c in own)])
 
 
 @pytest.mark.slow

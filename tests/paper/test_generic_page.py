@@ -13,7 +13,7 @@ from synthetic import write_run
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import conf_dir
-from dgc_repro.paper import facts
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.claims import Check, Claim, Printed
 from dgc_repro.paper.frame import seeds
 from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
@@ -115,3 +115,15 @@ def test_the_head_of_a_page_names_every_model_of_a_row(tmp_path: Path) -> None:
     head = dict(facts.facts(runs, "quick"))["model"]
     assert "width 8" in head
     assert "width 16" in head
+
+
+@pytest.mark.parametrize("log", ["", "x"])
+def test_ticks_are_plain_numbers_without_powers_of_ten(log: str) -> None:
+    drawn = panels.lines([([2e4, 4e9], [1, 2])])
+    drawing = plot.figure("A figure", "made up", [panels.panel("", drawn, x="bytes", log=log)])
+    drawing.draw_without_rendering()
+    axis = drawing.axes[0].xaxis
+    texts = [label.get_text() for label in axis.get_ticklabels()]
+    assert "1 G" in texts
+    assert not [text for text in texts if "e" in text]
+    assert axis.get_offset_text().get_text() == ""
