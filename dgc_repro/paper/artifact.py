@@ -111,7 +111,8 @@ class Artifact:
                 ``payload``, ``wire``, `LESS`) is added for trained runs
     tables      columns by title of the section; a column may be the name of a quantity alone. `Rows`: a table
                 with other rows. A function of `Shown` returns a section, or none. Default: all quantities
-    printed     a printed table whose columns are quantities: they stand beside the measured ones
+    printed     a printed table whose columns are quantities, or numbers by row and quantity, which stand
+                beside the measured ones
     figures     by file name, made with `drawing`. Default: the test quality by epoch
     data        the paper's data set, such as "CIFAR-10", or by model: accuracy on another one tests no claim
     numbers     makes the frame in place of ``quantities``, with rows that need not be those of the runs
@@ -126,7 +127,7 @@ class Artifact:
     quantities: Mapping[str, Quantity | Relative] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Column | str] | Rows | Made] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
-    printed: Printed | None = None
+    printed: Printed | Known | None = None
     figures: Mapping[str, Callable[[Shown], Figure]] = field(default_factory=dict)
     data: str | Mapping[str, str] = ""
     notes: Sequence[Note] = ()
@@ -146,7 +147,7 @@ class Artifact:
             for check in (*claim.premises, *claim.checks):
                 _require(f"claim {claim.id}", "quantity", [check.quantity], known)
                 _require(f"claim {claim.id}", "row", check.rows, self.rows)
-        if self.printed is not None:
+        if isinstance(self.printed, Printed):
             _require(self.printed.where, "quantity", self.printed.columns, self.quantities)
             _require(self.printed.where, "row in ROWS", self.printed.rows, self.rows)
 
@@ -173,11 +174,9 @@ class Artifact:
         shown = Shown(own, scale, frame, looks)
         is_title = not self.words.endswith(".py")
         words = Template(self.words, {"Rows": GENERIC}) if is_title else Template.read(self.words)
-        known = (
-            frames.printed_numbers(self.printed, {c: c for c in self.printed.columns})
-            if self.printed
-            else {}
-        )
+        known = self.printed or {}
+        if isinstance(known, Printed):
+            known = frames.printed_numbers(known, {c: c for c in known.columns})
         parts = [
             self._section(title, of, shown, labels, known) for title, of in self._tables().items()
         ]

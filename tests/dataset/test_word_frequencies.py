@@ -14,7 +14,7 @@ from dgc_repro.dataset.ptb import Ptb
 from dgc_repro.dataset.pydoc import Pydoc
 from dgc_repro.dataset.text import Text
 from dgc_repro.names import scale_of
-from dgc_repro.paper.gravac.shared import WORD_FREQUENCIES
+from dgc_repro.paper.gravac.training import WORD_FREQUENCIES
 
 REAL = os.environ.get("DGC_REPRO_DATA")
 """Where real data lies; else data/ of the checkout."""

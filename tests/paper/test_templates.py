@@ -64,9 +64,6 @@ def test_a_printed_table_is_text() -> None:
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_text_of_a_template_has_its_section_in_the_module(path: Path) -> None:
-    module = (
-        path.with_name("shared.py") if path.stem == "training_runs" else path.with_suffix(".py")
-    )
-    code = module.read_text(encoding="utf-8").lower()
+    code = path.with_suffix(".py").read_text(encoding="utf-8").lower()
     for title in Template.read(path).texts:
         assert title.lower() in code

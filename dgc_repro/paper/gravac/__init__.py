@@ -6,12 +6,10 @@ trained runs form one pool (``experiment.artifact=training``); a row is ``<model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 
-from dgc_repro.paper import plot
+from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import Paper, printed_table
-from dgc_repro.paper.page import Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
@@ -24,36 +22,29 @@ PAPER = Paper(
 POOL = "training"
 MODULES = {f"fig{n}": "fig4_6" if n < 7 else "fig7_11" for n in range(4, 12)}
 """Modules of several artifacts."""
-RESNET101, VGG16, LSTM = "resnet101", "vgg16", "lstm"
-MODELS = {RESNET101: "ResNet101", VGG16: "VGG16", LSTM: "LSTM"}
-"""The paper's names: in claims and in columns of printed numbers only."""
-FAMILIES = {RESNET101: "ResNet", VGG16: "VGG", LSTM: "LSTM"}
-"""Names of our models in tables and figures; the head of a page gives layers, width and parameters."""
-LOW = "low"
-"""The small network in ResNet101's place that reaches the paper's target (scale low); the other models have
-none."""
-PARAMETERS = {RESNET101: 44_549_160, VGG16: 138_365_992, LSTM: 66_034_000}
+MODELS = {"resnet101": "ResNet101", "vgg16": "VGG16", "lstm": "LSTM"}
+"""The paper's names: in claims and in columns of printed numbers. `name_of` has ours."""
+RESNET101, VGG16, LSTM = MODELS
+PARAMETERS = {model: facts.FULL_MODELS[name][1] for model, name in MODELS.items()}
 """At full size; VGG16 with batch normalization."""
-SETUP = printed_table(
-    "Table I and hyper-parameters",
-    "batch, momentum, weight decay, lr, target",
-    """
-    resnet101  32  0.9  1e-4  0.1  80
-    vgg16      32  0.9  5e-4  0.1  90
-    lstm       20  0.9  1e-4  0.1  22
-    """,
-)
-"""The learning rate of ResNet101 falls to a tenth at `MILESTONES`; the others' is constant. Targets: % top-1,
-% top-5, test perplexity."""
 DATA = {RESNET101: "CIFAR-10", VGG16: "CIFAR-100", LSTM: "PTB"}
-TARGETS = {RESNET101: "80 % top-1", VGG16: "90 % top-5", LSTM: "perplexity 22.0"}
+TARGETS = {RESNET101: 80.0, VGG16: 90.0, LSTM: 22.0}
+"""% top-1, % top-5, test perplexity."""
 WORKERS = 32
-MILESTONES = (9_000, 14_000)
-
 FACTORS = (10, 100, 1000)
 COMPRESSORS = {"topk": "Top-k", "dgc": "DGC", "redsync": "Redsync", "randomk": "Random-k"}
 DENSE, ACCORDION = "dense", "accordion"
 GRAVAC, GRAVAC_STRICT, GEOMETRIC = "gravac07", "gravac09", "gravac_geometric"
+REDUCTIONS = printed_table(
+    "communication volume, figures 7 to 10",
+    f"{GRAVAC} [x], {GRAVAC_STRICT} [x], {GEOMETRIC} [x]",
+    """
+    resnet101  163   19    76
+    vgg16       80   13.5   -
+    lstm       289  279     -
+    """,
+)
+"""Floats of dense over those of GraVAC. The paper does not say with which gain."""
 
 
 def norm_of(method: str) -> str:
@@ -62,28 +53,23 @@ def norm_of(method: str) -> str:
     return f"{method}_norm"
 
 
-GRAVAC_ROWS = {
-    GRAVAC: "eps 0.7, energy",
-    GRAVAC_STRICT: "eps 0.9, energy",
-    norm_of(GRAVAC): "eps 0.7, norm",
-    norm_of(GRAVAC_STRICT): "eps 0.9, norm",
-}
+GRAVAC_ROWS = (GRAVAC, GRAVAC_STRICT, norm_of(GRAVAC), norm_of(GRAVAC_STRICT))
 EPS_SWEEP = {
     "gravac05_norm": 0.5, "gravac06_norm": 0.6, "gravac07_norm": 0.7, "gravac08_norm": 0.8,
     "gravac09_norm": 0.9, "gravac095_norm": 0.95,
 }  # fmt: skip
 """Ours: eps by row, ascending, all with the norm gain."""
-_COLOURS = {"topk": plot.ORANGE, "dgc": plot.BLUE, "redsync": plot.GREEN, "randomk": plot.PURPLE}
-_MARKERS = {"topk": "s", "dgc": "o", "redsync": "^", "randomk": "D"}
+_STATIC = {
+    "topk": (plot.ORANGE, "s"), "dgc": (plot.BLUE, "o"), "redsync": (plot.GREEN, "^"),
+    "randomk": (plot.PURPLE, "D"),
+}  # fmt: skip
 _DASHES = {10: "--", 100: "-.", 1000: "-"}
 LOOKS: dict[str, Look] = {
     DENSE: Look("dense", plot.BLACK, "X", wide=True),
     **{
-        f"{name}{factor}": Look(
-            f"{label} {factor}x", _COLOURS[name], _MARKERS[name], _DASHES[factor]
-        )
-        for name, label in COMPRESSORS.items()
-        for factor in FACTORS
+        f"{name}{factor}": Look(f"{COMPRESSORS[name]} {factor}x", *look, dashes)
+        for name, look in _STATIC.items()
+        for factor, dashes in _DASHES.items()
     },
     **{
         method: Look(f"GraVAC eps {eps:g}, norm", plot.CYCLE[i % 7], plot.MARKERS[i % 7], "--")
@@ -101,8 +87,18 @@ LOOKS: dict[str, Look] = {
     "randomk_gravac_fed": Look("GraVAC over Random-k, energy", plot.SKY, "P"),
     "randomk_gravac_norm": Look("GraVAC over Random-k, norm", plot.SKY, "P", "--"),
     "randomk_accordion": Look("Accordion over Random-k", "#666666", "D"),
+    "dense_variance": Look("dense", plot.BLACK),
+    "dgc10_gains": Look("DGC 10x", plot.BLUE, "^"),
+    "dgc1000_gains": Look("DGC 1000x", plot.ORANGE, "s"),
+    "topk10_gains": Look("Top-k 10x", plot.BLUE),
+    "topk100_gains": Look("Top-k 100x", plot.GREEN),
+    "topk1000_gains": Look("Top-k 1000x", plot.ORANGE),
 }
 """By method, wherever it is drawn: of a fixed factor 10x is dashed, 1000x solid; the norm gain is dashed."""
+
+
+NORM_OF = {method: norm_of(method) for method in LOOKS if norm_of(method) in LOOKS}
+"""By method with the energy gain, the same method with the norm gain."""
 
 
 def row_id(model: str, method: str) -> str:
@@ -115,49 +111,8 @@ def looks(model: str, methods: Iterable[str]) -> dict[str, Look]:
     return {row_id(model, method): LOOKS[method] for method in methods}
 
 
-def is_low(runs: Iterable[Run]) -> bool:
-    """Whether these runs train `LOW` in ResNet101's place."""
-    return any(str(run.setting("model._target_")).endswith(".Low") for run in runs)
-
-
-def families(runs: Sequence[Run] = ()) -> dict[str, str]:
-    """The models that a page of these runs has, with the names of ours."""
-    return {RESNET101: LOW} if is_low(runs) else FAMILIES
-
-
-def labels(runs: Sequence[Run] = ()) -> dict[str, str]:
-    """Rows in words, for verdicts."""
-    return {
-        row_id(model, method): f"{family} {look.label}"
-        for model, family in families(runs).items()
-        for method, look in LOOKS.items()
-    }
-
-
-LABELS = labels()
-"""Rows in words, but for runs of `LOW`."""
-
-_printed_reductions = {
-    RESNET101: {GRAVAC: 163.0, GRAVAC_STRICT: 19.0, GEOMETRIC: 76.0},
-    VGG16: {GRAVAC: 80.0, GRAVAC_STRICT: 13.5},
-    LSTM: {GRAVAC: 289.0, GRAVAC_STRICT: 279.0},
-}
-REDUCTIONS = {
-    model: known | {norm_of(method): times for method, times in known.items()}
-    for model, known in _printed_reductions.items()
-}
-"""Floats of dense over those of GraVAC, as printed of figures 7 to 10. The paper does not say with which
-gain."""
-FAILED_BELOW, CHANCE = 20.0, 10.0
-"""Per cent: what "failed" means in Table II, and chance among ten classes."""
-
-
-def failed_share() -> float:
-    """The share of the way from chance to the target below which a run has "failed", by printed numbers."""
-    return (FAILED_BELOW - CHANCE) / (SETUP(RESNET101, "target") - CHANCE)
-
-
-WORDS = Template.read(Path(__file__).with_name("training_runs.md"))
-CHOICES = WORDS.choices
-"""Of all pages made of training runs. (a) to (j) are the letters of the project's notes."""
-(PERPLEXITY_NOTE,) = WORDS.notes
+def name_of(run: Run) -> str:
+    """The name of a run's model: of a full one the paper's, of a reduced one its family's."""
+    name = str(run.setting("model._target_")).rpartition(".")[2]
+    family, full = facts.FULL_MODELS.get(name, (name, 0))
+    return name if float(run.summary.get("parameters") or 0) >= 0.9 * full else family

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 from dgc_repro.paper.artifact import Artifact, Shown, drawing
@@ -19,29 +18,22 @@ PER_STEP, PER_TENSOR = "per step", "per tensor"
 DASHES = {PER_STEP: "-", PER_TENSOR: ":"}
 COUNTS = (1, 2, 4, 8, 16, WORKERS)
 COMPUTE, OVER = "compute of a step", "times the LSTM's"
-TITLE = "GraVAC, figure 1a: throughput against cluster size"
+SYNC = {series: f"communication {series}" for series in DASHES}
+SHARES = {
+    (n, series): f"throughput over ideal, {series}, N = {n}" for series in DASHES for n in COUNTS
+}
 in_percent = partial(percent, unit="")
 WORDS = Template.read(__file__)
 
 
-def share(workers: int, series: str = PER_STEP) -> str:
-    """The quantity of a throughput."""
-    return f"throughput over ideal, {series}, N = {workers}"
-
-
-def sync(series: str) -> str:
-    """The quantity of the communication of a step of all workers."""
-    return f"communication {series}"
-
-
-def _of(column: str, series: str = PER_STEP, workers: int = WORKERS) -> Callable[[Run], float]:
-    """Reads a column of a run's line, NaN without such a line."""
+def _of(column: str, unit: str, series: str = PER_STEP, workers: int = WORKERS) -> Quantity:
+    """A column of a run's line, NaN without such a line."""
 
     def read(run: Run) -> float:
         found = g.lines(run, series=series, workers=workers)[column]
         return float(found.iloc[0]) if len(found) else math.nan
 
-    return read
+    return Quantity(unit, read, "modelled" if unit else "")
 
 
 def _panels(shown: Shown) -> list[Panel]:
@@ -52,30 +44,34 @@ def _panels(shown: Shown) -> list[Panel]:
     return [panel("", *drawn, x="workers", y="throughput over ideal", log="xy", xticks=COUNTS)]
 
 
-_scales = Check(share(WORKERS), LSTM, RESNET101, above=1.0, ratio=True)
+_scales = Check(SHARES[WORKERS, PER_STEP], LSTM, RESNET101, above=1.0, ratio=True)
 page = Artifact(
     __file__,
     rows=g.LOOKS,
     quantities={
-        COMPUTE: Quantity("ms", _of("compute_ms"), "modelled"),
-        **{sync(one): Quantity("ms", _of("sync_ms", one), "modelled") for one in DASHES},
-        **{f"{name} {OVER}": Relative(name, LSTM) for name in (COMPUTE, *map(sync, DASHES))},
-        **{share(n, one): Quantity("", _of("efficiency", one, n)) for one in DASHES for n in COUNTS},
+        COMPUTE: _of("compute_ms", "ms"),
+        **{name: _of("sync_ms", "ms", series) for series, name in SYNC.items()},
+        **{f"{name} {OVER}": Relative(name, LSTM) for name in (COMPUTE, *SYNC.values())},
+        **{name: _of("efficiency", "", series, n) for (n, series), name in SHARES.items()},
     },
     tables={
         "Throughput, % of ideal": (
-            *(Column(f"N = {n}", share(n), in_percent) for n in COUNTS),
+            *(Column(f"N = {n}", SHARES[n, PER_STEP], in_percent) for n in COUNTS),
             Column("compute", f"{COMPUTE} {OVER}"),
-            Column("communication", f"{sync(PER_STEP)} {OVER}"),
-            Column(f"per tensor: N = {WORKERS}", share(WORKERS, PER_TENSOR), in_percent),
-            Column("per tensor: communication", f"{sync(PER_TENSOR)} {OVER}"),
+            Column("communication", f"{SYNC[PER_STEP]} {OVER}"),
+            Column(f"per tensor: N = {WORKERS}", SHARES[WORKERS, PER_TENSOR], in_percent),
+            Column("per tensor: communication", f"{SYNC[PER_TENSOR]} {OVER}"),
         )
     },
     claims=[WORDS.claim("lstm", _scales, assumed=g.ASSUMED, workers=WORKERS)],
-    figures={"fig1a": drawing(TITLE, _panels, size=(5.6, 3.9), legend=2)},
+    figures={
+        "fig1a": drawing(
+            "GraVAC, figure 1a: throughput against cluster size", _panels, size=(5.6, 3.9), legend=2
+        )
+    },
     head=g.head,
     said=lambda shown: {"workers": WORKERS},
     alike=("scale.name", "study.networks", "study.workers", "study.latencies"),
     first="model",
     modelled=True,
-)  # fmt: skip
+)

@@ -3,69 +3,70 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Shown, drawing
-from dgc_repro.paper.claims import Check
-from dgc_repro.paper.frame import Column, Quantity, Values, number, seeds
-from dgc_repro.paper.gravac import DATA, FAMILIES, MILESTONES, MODELS, row_id
-from dgc_repro.paper.gravac import shared as g
+from dgc_repro.paper import panels, plot
+from dgc_repro.paper.artifact import Shown, drawing
+from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.frame import Column, Quantity, Values, measure, number, seeds
+from dgc_repro.paper.gravac import MODELS, row_id
+from dgc_repro.paper.gravac import training as g
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
 POOL = "training"
-ROWS = {row_id(model, "dense_variance"): f"{family}, dense" for model, family in FAMILIES.items()}
-STARTING = MILESTONES[0]
+STARTING = 9_000
 """The starting iterations: those before the learning rate first decays. Ours."""
 NUM_PARTS = 10
-PARTS = {"first tenth": 0, "second tenth": 1, "last tenth but one": 8, "last tenth": 9}
 EARLY = "change of the variance, first to second tenth"
-LATE, SETTLING = (
-    "change of the variance, last tenth but one to last",
-    "early change less late change",
-)
+LATE = "change of the variance, last tenth but one to last"
+SETTLING = "early change less late change"
 DRASTIC = 1.0
 """Drastically: by a factor of two, one doubling, either way. Ours."""
+WORDS = Template.read(__file__)
+
+
+def starting(run: Run) -> float:
+    """The starting iterations of a run, as their share of the paper's steps."""
+    return STARTING / g.STEPS * run.last("step")
 
 
 def variance(run: Run) -> tuple[g.Series, g.Series]:
     """The recorded starting iterations, and the variance of the gradient in each."""
     when, spread = g.column(run, "step"), g.column(run, "own_square") - g.column(run, "mean_square")
-    known = (when <= g.at(run, STARTING)) & np.isfinite(spread)
+    known = (when <= starting(run)) & np.isfinite(spread)
     return when[known], spread[known]
 
 
-def in_part(run: Run, part: str) -> float:
-    """Mean variance in a tenth of the starting iterations."""
+def in_part(run: Run, part: int) -> float:
+    """Mean variance in a tenth of the starting iterations, from 1."""
     when, spread = variance(run)
-    return g.mean(spread[np.ceil(NUM_PARTS * when / g.at(run, STARTING)) == PARTS[part] + 1])
+    return g.mean(spread[np.ceil(NUM_PARTS * when / starting(run)) == part])
 
 
-def _change(run: Run, before: str, after: str) -> float:
-    """Doublings or halvings of the variance from one part to another."""
-    a, b = in_part(run, before), in_part(run, after)
+def change(run: Run, part: int) -> float:
+    """Doublings or halvings of the variance from a tenth to the next."""
+    a, b = in_part(run, part), in_part(run, part + 1)
     return abs(math.log2(b / a)) if a > 0 and b > 0 else math.nan
 
 
-early = partial(_change, before="first tenth", after="second tenth")
-late = partial(_change, before="last tenth but one", after="last tenth")
-QUANTITIES = {
-    **{part: Quantity("", partial(in_part, part=part)) for part in PARTS},
-    EARLY: Quantity("doublings", early),
-    LATE: Quantity("doublings", late),
-    SETTLING: Quantity("doublings", lambda run: early(run) - late(run)),
+PARTS = {"first tenth": 1, "second tenth": 2, "last tenth but one": 9, "last tenth": 10}
+QUANTITIES = {name: Quantity("", partial(in_part, part=part)) for name, part in PARTS.items()} | {
+    EARLY: Quantity("doublings", partial(change, part=1)),
+    LATE: Quantity("doublings", partial(change, part=9)),
+    SETTLING: Quantity("doublings", lambda run: change(run, 1) - change(run, 9)),
 }
-CLAIMS = tuple(
-    Template.read(__file__).claim(
-        name, Check(quantity, row, above=above), of=model, ours=name == "drastic", model=MODELS[model],
-        starting=STARTING, steps=g.STEPS,
-    )
-    for model, row in zip(MODELS, ROWS, strict=True)
-    for name, quantity, above in (("drastic", EARLY, DRASTIC), ("saturates", SETTLING, 0.0))
-)  # fmt: skip
+
+
+def claims(one: g.Course) -> Iterator[Claim]:
+    """The claims on a model."""
+    row, model = row_id(one.model, "dense_variance"), MODELS[one.model]
+    say = partial(WORDS.claim, of=one.model, model=model, starting=STARTING, steps=g.STEPS)
+    yield say("drastic", Check(EARLY, row, above=DRASTIC), ours=True)
+    yield say("saturates", Check(SETTLING, row))
 
 
 def _times(doublings: Values) -> str:
@@ -74,30 +75,27 @@ def _times(doublings: Values) -> str:
 
 def _panels(shown: Shown) -> list[panels.Panel]:
     lines = [
-        panels.lines([variance(run) for run in shown.runs if run.row == row], look.label, color=look.colour)
-        for row, look in shown.looks.items()
-    ]  # fmt: skip
+        panels.lines(
+            [variance(run) for run in shown.runs if run.row == row], look.label, color=colour
+        )
+        for (row, look), colour in zip(shown.looks.items(), plot.CYCLE, strict=False)
+    ]
     return [panels.panel("", *lines, x="iteration", y="variance over workers", log="y")]
 
 
-page = Artifact(
+page = g.page(
     __file__,
-    rows=ROWS,
-    quantities=QUANTITIES,
+    ["dense_variance"],
+    claims,
+    numbers=lambda one: measure(one.runs, QUANTITIES),
     tables={
-        "Variance of the gradient": [
-            seeds(EARLY),
-            *PARTS,
+        "Variance of the gradient": (
+            *(seeds(EARLY), *PARTS),
             Column("change: first two", EARLY, _times),
             Column("last two", LATE, _times),
-        ]
+        )
     },
-    claims=CLAIMS,
-    data=DATA,
     figures={
         "fig1b": drawing("GraVAC, figure 1b: variance of the gradient", _panels, size=(7.2, 3.6))
     },
-    said=lambda shown: {"thinning": g.thinning(shown.runs)},
-    alike=("scale.name", "launch.kind", "launch.workers"),
-    first="model",
 )

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from statistics import mean
 
-from dgc_repro.paper import gravac, panels, plot
-from dgc_repro.paper.artifact import ACCURACY, Artifact, Shown, drawing
+import numpy as np
+
+from dgc_repro.paper import panels
+from dgc_repro.paper.artifact import Shown, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, Quantity, of, seeds
-from dgc_repro.paper.gravac import DATA, DENSE, FACTORS, RESNET101, row_id
-from dgc_repro.paper.gravac import shared as g
-from dgc_repro.paper.gravac.shared import ENERGY, GAIN, NORM
+from dgc_repro.paper.gravac import DENSE, FACTORS, RESNET101, row_id
+from dgc_repro.paper.gravac import training as g
+from dgc_repro.paper.gravac.training import ENERGY, GAIN, NORM
 from dgc_repro.paper.page import Template
-from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
 POOL = "training"
-ROWS = {factor: row_id(RESNET101, f"topk{factor}_gains") for factor in FACTORS}
+METHODS = {factor: f"topk{factor}_gains" for factor in FACTORS}
 """By the factor that a row trains at."""
-CONTROL = row_id(RESNET101, DENSE)
-LOOKS = {CONTROL: gravac.LOOKS[DENSE]} | {
-    row: Look(f"Top-k {factor}x", colour)
-    for (factor, row), colour in zip(
-        ROWS.items(), (plot.BLUE, plot.GREEN, plot.ORANGE), strict=True
-    )
-}
 EPS = 0.7
 LOSES = 2.0
 """Ours: points of accuracy from which a factor costs more than it should."""
@@ -41,7 +34,7 @@ def gain_at(kind: str, factor: float) -> str:
     return f"{GAIN[kind]} at {factor:g}x"
 
 
-WEAK, STRONG = ROWS[10], ROWS[1000]
+CONTROL, WEAK, STRONG = (row_id(RESNET101, m) for m in (DENSE, METHODS[10], METHODS[1000]))
 _strong = gain_at(NORM, 1000)
 _confirms = Check(_strong, STRONG, above=EPS), Check(_strong, STRONG, WEAK, above=1.0, ratio=True)
 say = partial(Template.read(__file__).claim, eps=EPS, loses=LOSES)
@@ -65,52 +58,42 @@ def mean_gain(run: Run, kind: str, factor: float) -> float:
     return g.mean(found[g.column(run, "candidate") == factor] if found.size else found)
 
 
-def _panels(shown: Shown) -> list[panels.Panel]:
-    groups = [f"at {factor:g}x" for factor in FACTORS]
-    _, *trained = shown.looks
-
-    def bars(kind: str) -> panels.Panel:
-        means = {
-            row: [
-                mean(of(shown.frame, gain_at(kind, factor), row) or [math.nan])
-                for factor in FACTORS
-            ]
-            for row in trained
-        }
-        drawn = panels.bars(groups, means, shown.looks)
-        return panels.panel(GAIN[kind], drawn, panels.rule("y", EPS), y="mean gain", log="y")
-
-    curves = shown.curves("test/accuracy_percent")
-    quality = panels.panel("test accuracy", curves, x="iteration", y="test accuracy (%)")
-    return [*map(bars, GAIN), quality]
-
-
 GAINS = {
     gain_at(kind, factor): Quantity("", partial(mean_gain, kind=kind, factor=factor))
     for kind in GAIN
     for factor in FACTORS
 }
-page = Artifact(
+
+
+def _panels(shown: Shown) -> list[panels.Panel]:
+    _, *trained = shown.looks
+
+    def bars(kind: str) -> panels.Panel:
+        means = {
+            row: [g.mean(np.array(of(shown.frame, gain_at(kind, f), row))) for f in FACTORS]
+            for row in trained
+        }
+        drawn = panels.bars([f"at {factor:g}x" for factor in FACTORS], means, shown.looks)
+        return panels.panel(GAIN[kind], drawn, panels.rule("y", EPS), y="mean gain", log="y")
+
+    curves = [one.curves(shown.looks) for one in g.courses(shown.runs, shown.scale)]
+    return [*map(bars, GAIN), *curves]
+
+
+TITLE = f"GraVAC's two gains: Top-k trained at 10x, 100x and 1000x (line: eps {EPS:g})"
+page = g.page(
     __file__,
-    rows=LOOKS,
-    quantities={g.QUALITY: ACCURACY, **GAINS},
+    (DENSE, *METHODS.values()),
+    lambda one: CLAIMS,
+    numbers=lambda one: g.measure(one, GAINS),
+    models=(RESNET101,),
     tables={
         "Gains and final accuracy": (
-            *(seeds(g.QUALITY), Column("test accuracy %", g.QUALITY, 2)),
+            *(seeds(g.QUALITY), g.FINAL_COLUMN[g.QUALITY]),
             *(Column(name, name, 3) for name in GAINS),
         )
     },
-    claims=CLAIMS,
-    data=DATA,
-    choices=g.choices("policy.gain"),
-    figures={
-        "gains": drawing(
-            f"GraVAC's two gains: Top-k trained at 10x, 100x and 1000x (line: eps {EPS:g})", _panels,
-            size=(4.2, 3.4),
-        )
-    },
-    head=lambda shown: g.head(g.Course(RESNET101, tuple(shown.runs), g.METRICS["accuracy"])),
-    said=lambda shown: {"eps": EPS, "thinning": g.thinning(shown.runs)},
-    alike=g.ALIKE,
-    first="trained with",
-)  # fmt: skip
+    choices=g.POLICY_CHOICES,
+    said={"eps": EPS},
+    figures={"gains": drawing(TITLE, _panels, size=(4.2, 3.4))},
+)

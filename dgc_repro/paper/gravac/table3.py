@@ -12,13 +12,13 @@ from functools import partial
 
 import pandas as pd
 
-from dgc_repro.paper import panels, plot
+from dgc_repro.paper import gravac, panels, plot
 from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing
 from dgc_repro.paper.claims import Check, Claim, printed_table
 from dgc_repro.paper.frame import Column, Values, join, longer, of
-from dgc_repro.paper.gravac import COMPRESSORS, FAMILIES, MODELS
-from dgc_repro.paper.gravac.shared import sooner_by
-from dgc_repro.paper.page import Template
+from dgc_repro.paper.gravac import COMPRESSORS, MODELS
+from dgc_repro.paper.gravac.training import sooner_by
+from dgc_repro.paper.page import Page, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.statistics import interval
@@ -48,14 +48,6 @@ TABLE_3 = printed_table(
     lstm.randomk       56.4   37.4   1.5
     """,
 )
-ROWS = {
-    f"{model}.{method}": f"{family}, {label}"
-    for model, family in FAMILIES.items()
-    for method, label in COMPRESSORS.items()
-}
-TIMES = {
-    f"{row}.{way}": f"{label}, {name}" for row, label in ROWS.items() for way, name in WAYS.items()
-}
 NOTE = "; intervals over repeats on one machine"
 WORDS = Template.read(__file__)
 
@@ -66,6 +58,7 @@ def _over(row: str, slow: str, quick: str) -> Check:
 
 
 def _claims() -> Iterator[Claim]:
+    """Four claims of Top-k, two of the other methods."""
     for row, printed in TABLE_3.rows.items():
         model, _, method = row.partition(".")
         say = partial(WORDS.claim, of=row, called=f"{MODELS[model]}, {COMPRESSORS[method]}")
@@ -76,6 +69,19 @@ def _claims() -> Iterator[Claim]:
         if method == "topk":
             yield say("latency", Check(TIME, f"{row}.{WEAK}", f"{row}.{STRONG}"))
             yield say("single_pass", _over(row, MULTILEVEL, SINGLE_PASS), ours=True)
+
+
+CLAIMS = tuple(_claims())
+
+
+def rows_of(runs: Sequence[Run]) -> dict[str, str]:
+    """The lines of the table, with the names of our models."""
+    names = MODELS | {run.row: gravac.name_of(run) for run in runs}
+    return {
+        row: f"{names[model]}, {COMPRESSORS[method]}"
+        for row in TABLE_3.rows
+        for model, method in [row.split(".")]
+    }
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
@@ -106,40 +112,48 @@ def _speedup(values: Values) -> str:
 
 
 def _panels(shown: Shown) -> list[panels.Panel]:
-    ours = [of(shown.frame, SPEEDUP, row) for row in ROWS]
-    printed = [TABLE_3(row, SPEEDUP) for row in ROWS], range(len(ROWS))
+    ours = [of(shown.frame, SPEEDUP, row) for row in TABLE_3.rows]
+    printed = [TABLE_3(row, SPEEDUP) for row in TABLE_3.rows], range(len(ours))
     cross = {"color": plot.BLACK, "marker": "x", "linestyle": "none"}
     drawn = (
         panels.rule("x", 1.0),
         panels.lines([printed], "paper (V100)", **cross),
         panels.strip(ours, partial(interval, ratio=True), Look("ours (95 % interval)", plot.BLUE)),
     )
-    x = "speedup: time of direct / time of multi-level"
-    return [
-        panels.panel(
-            "", *drawn, x=x, yticks=dict(enumerate(ROWS.values())), ylim=(len(ROWS) - 0.4, -0.6)
-        )
-    ]
+    x, ticks = (
+        "speedup: time of direct / time of multi-level",
+        dict(enumerate(rows_of(shown.runs).values())),
+    )
+    return [panels.panel("", *drawn, x=x, yticks=ticks, ylim=(len(ours) - 0.4, -0.6))]
 
 
-page = Artifact(
-    __file__,
-    rows=ROWS | TIMES,
-    numbers=numbers,
-    tables={
-        "Table III": Rows(
-            ROWS,
-            (
-                Column(SPEEDUP, SPEEDUP, _speedup),
-                *(Column(f"{WAYS[way]} ms", way) for way in (DIRECT, MULTILEVEL, WEAK, SINGLE_PASS)),
-            ),
-            "model, method",
-        )
-    },
-    printed=TABLE_3,
-    claims=tuple(_claims()),
-    notes=WORDS.notes,
-    figures={"table3": drawing("GraVAC, Table III", _panels, NOTE, size=(5.6, 4.4), legend=2)},
-    head=lambda shown: [("seeds", "")],
-    alike=("scale.name", "seed", "launch.threads", "measure.factors", "measure.repeats", "measure.steps"),
-)  # fmt: skip
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    rows = rows_of(runs)
+    ways = {
+        f"{row}.{way}": f"{label}, {name}"
+        for row, label in rows.items()
+        for way, name in WAYS.items()
+    }
+    columns = (
+        Column(SPEEDUP, SPEEDUP, _speedup),
+        *(Column(f"{WAYS[way]} ms", way) for way in (DIRECT, MULTILEVEL, WEAK, SINGLE_PASS)),
+    )
+    made = Artifact(
+        __file__,
+        rows=rows | ways,
+        numbers=numbers,
+        tables={"Table III": Rows(rows, columns, "model, method")},
+        printed=TABLE_3,
+        claims=CLAIMS,
+        notes=WORDS.notes,
+        figures={"table3": drawing("GraVAC, Table III", _panels, NOTE, size=(5.6, 4.4), legend=2)},
+        head=lambda shown: [("seeds", "")],
+        alike=(
+            "scale.name",
+            "seed",
+            "launch.threads",
+            *(f"measure.{key}" for key in ("factors", "repeats", "steps")),
+        ),
+    )
+    return made(runs, scale)

@@ -5,35 +5,26 @@ The printed floats of Accordion do not follow from these ranks: the first notes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
-from dgc_repro.paper import frame, gravac, panels, plot
-from dgc_repro.paper.claims import Claim, near, printed_table
-from dgc_repro.paper.frame import Column, Quantity, Relative, pivot, times
-from dgc_repro.paper.gravac import (
-    ACCORDION,
-    DENSE,
-    FAMILIES,
-    GRAVAC,
-    LABELS,
-    MODELS,
-    norm_of,
-    row_id,
-)
-from dgc_repro.paper.gravac import shared as g
-from dgc_repro.paper.gravac.shared import FLOATS, RUN_SECONDS
-from dgc_repro.paper.gravac.table2 import near_dense
-from dgc_repro.paper.page import Page, Section, Template
+from dgc_repro.paper import frame, panels, plot
+from dgc_repro.paper.artifact import Shown, drawing
+from dgc_repro.paper.claims import Claim, printed_table
+from dgc_repro.paper.frame import Column, Relative, amount, count, seeds, times
+from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, MODELS, norm_of, row_id
+from dgc_repro.paper.gravac import training as g
+from dgc_repro.paper.gravac.training import FLOATS
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run
 
 POOL = "training"
+RUN_SECONDS = "seconds of the run"
 SAVING = {name: f"{name}, saving over Accordion" for name in (FLOATS, RUN_SECONDS)}
-SAVERS = (GRAVAC, norm_of(GRAVAC))
-METHODS = (DENSE, ACCORDION, *SAVERS)
+SAVERS = {GRAVAC: ("energy", "-"), norm_of(GRAVAC): ("norm", "--")}
 TABLE_4 = printed_table(
     "Table IV",
     "accordion [floats], gravac07 [floats], communication [x], time [x]",
@@ -52,67 +43,64 @@ KNOWN = {(row_id(m, ACCORDION), FLOATS): TABLE_4(m, ACCORDION) for m in MODELS} 
 WORDS = Template.read(__file__)
 
 
-def _claims(model: str, arithmetic: str) -> Iterator[Claim]:
+def claims(one: g.Course) -> Iterator[Claim]:
+    """The claims on a model, with both gains."""
+    model = one.model
     saving, quicker = TABLE_4(model, "communication"), TABLE_4(model, "time")
+    (why,) = (n.arithmetic for n in WORDS.notes if n.arithmetic.startswith(f"{MODELS[model]}: "))
     say = partial(WORDS.claim, of=model, model=MODELS[model], saving=saving, quicker=quicker)
-    floats = g.fewer(model, GRAVAC, ACCORDION, 1.0)
     seconds = g.sooner(RUN_SECONDS, model, GRAVAC, ACCORDION, quicker)
-    premises = (*g.compressed(model, GRAVAC), near_dense(model, GRAVAC))
+    premises = (g.fewer(model, GRAVAC), g.near_dense(model, GRAVAC))
     timed = partial(say, premises=premises, assumed=g.ASSUMED)
-    yield say("saving", near(floats, saving, g.VOLUME_FACTOR), cannot_follow=arithmetic)
-    both = (timed("faster", seconds), timed("time", g.sooner_by(seconds, quicker), ours=True))
-    yield from g.both_gains((say("fewer", floats), *both))
+    yield say("saving", g.fewer_by(model, GRAVAC, saving, ACCORDION), cannot_follow=why)
+    both = [
+        say("fewer", g.fewer(model, GRAVAC, ACCORDION, 1.0)),
+        timed("faster", seconds),
+        timed("time", g.sooner_by(seconds, quicker), ours=True),
+    ]
+    yield from g.both_gains(both)
 
 
-CLAIMS = tuple(
-    claim
-    for model, note in zip(MODELS, WORDS.notes, strict=False)
-    for claim in _claims(model, note.arithmetic)
-)
-
-
-def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    found = g.courses(runs, scale, methods=METHODS)
-    own, table = g.runs_of(found), frame.join(*map(_measure, found))
-    columns = (
-        frame.seeds(FLOATS),
-        Column("floats", FLOATS, frame.count, printed=KNOWN),
-        Column("saves floats", SAVING[FLOATS], times, printed=KNOWN, printed_unit="x"),
-        Column("saves time", SAVING[RUN_SECONDS], times, printed=KNOWN, printed_unit="x"),
-        Column("wire", "wire", frame.amount),
-        Column("accuracy %", g.QUALITY, 2),
-        Column("perplexity", g.PERPLEXITY, 1),
-    )
-    rows = {row_id(model, m): LABELS[row_id(model, m)] for model in MODELS for m in METHODS}
-    title = "Table IV: what GraVAC saves over Accordion (modelled seconds)"
-    return g.made(
-        WORDS, scale, own, table, [Section("Floats, and savings", pivot(table, rows, columns, "row"))],
-        CLAIMS, labels=LABELS, printed=KNOWN, notes=WORDS.notes, choices=gravac.CHOICES,
-        figures={"table4": g.drawn(title, own, scale, [_panel(table)], size=(7.2, 4.6), legend=3)},
-    )  # fmt: skip
-
-
-def _measure(one: g.Course) -> pd.DataFrame:
+def _numbers(one: g.Course) -> pd.DataFrame:
     """With modelled seconds, and what is saved over Accordion."""
-    seconds = Quantity("s", lambda run: float(g.seconds(run)[-1]), "modelled")
     base = row_id(one.model, ACCORDION)
     saved = {new: Relative(name, base, inverse=True) for name, new in SAVING.items()}
-    return g.measure(one, {RUN_SECONDS: seconds, **saved})
+    return g.measure(one, {RUN_SECONDS: g.seconds(lambda run: -1), **saved})
 
 
-def _panel(table: pd.DataFrame) -> panels.Panel:
+def _panels(shown: Shown) -> list[panels.Panel]:
     """What is saved in time by what is saved in floats: printed and ours."""
-    cells, looks = {}, {}
-    for model, colour in zip(MODELS, plot.CYCLE, strict=False):
-        for method, gain, dashes in zip(SAVERS, ("energy", "norm"), ("-", "--"), strict=True):
-            row, name = row_id(model, method), f"{FAMILIES[model]}, {gain}"
-            cells[row] = tuple(frame.of(table, quantity, row) for quantity in SAVING.values())
-            looks[row] = Look(f"ours: {name}", colour, "o", dashes)
-        cells[model] = tuple([KNOWN[row, quantity]] for quantity in SAVING.values())
-        looks[model] = Look(f"paper: {MODELS[model]}", colour, "X")
-    found = {row: (x, y) for row, (x, y) in cells.items() if x and y}
-    return panels.panel(
-        "", panels.rule("x", 1.0), panels.rule("y", 1.0), panels.points(found, looks), log="xy", unit="x",
-        x="floats: Accordion / GraVAC", y="time: Accordion / GraVAC",
-    )  # fmt: skip
+    cells: dict[str, tuple[Any, ...]] = {}
+    looks = {}
+    for one, colour in zip(g.courses(shown.runs, shown.scale), plot.CYCLE, strict=False):
+        for method, (gain, dashes) in SAVERS.items():
+            row = row_id(one.model, method)
+            cells[row] = tuple(frame.of(shown.frame, name, row) for name in SAVING.values())
+            cells[one.model] = tuple([KNOWN[row, name]] for name in SAVING.values())
+            looks[row] = Look(f"ours: {one.name}, {gain}", colour, "o", dashes)
+            looks[one.model] = Look(f"paper: {MODELS[one.model]}", colour, "X")
+    drawn = panels.points({row: (x, y) for row, (x, y) in cells.items() if x and y}, looks)
+    ones = panels.rule("x", 1.0), panels.rule("y", 1.0)
+    x, y = ("floats: Accordion / GraVAC", "time: Accordion / GraVAC")
+    return [panels.panel("", *ones, drawn, log="xy", unit="x", x=x, y=y)]
+
+
+TITLE = "GraVAC, Table IV: what GraVAC saves over Accordion (modelled seconds)"
+page = g.page(
+    __file__,
+    (DENSE, ACCORDION, *SAVERS),
+    claims,
+    numbers=_numbers,
+    tables={
+        "Floats, and savings": (
+            *(seeds(FLOATS), Column("floats", FLOATS, count)),
+            Column("saves floats", SAVING[FLOATS], times, printed_unit="x"),
+            Column("saves time", SAVING[RUN_SECONDS], times, printed_unit="x"),
+            *(Column("wire", "wire", amount), *g.FINAL_COLUMN.values()),
+        )
+    },
+    printed=KNOWN,
+    notes=WORDS.notes,
+    choices=g.CHOICES,
+    figures={"table4": drawing(TITLE, _panels, size=(7.2, 4.6), legend=3)},
+)
