@@ -343,6 +343,13 @@ def test_throughput_counts_the_samples_of_the_workers_whose_step_is_modelled() -
     assert frame.of(found, fig7_11.MOST, run.row) == [1000]
 
 
+def test_a_factor_that_one_seed_alone_has_sent_has_its_column() -> None:
+    runs = [made("resnet101.dense")]
+    runs += [made("resnet101.gravac07", seed=n, used=((f, 9),)) for n, f in ((0, 10), (1, 20))]
+    text = page.markdown(made_page("fig7", runs))
+    assert "| GraVAC eps 0.7, energy | 50.0 % ± 70.7 | 50.0 % ± 70.7 |" in text
+
+
 @pytest.mark.parametrize(
     ("variances", "expected"),
     [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -199,10 +199,10 @@ FIGURES = {
 
 def _own(shown: Shown, methods: Sequence[str]) -> tuple[dict[str, str], dict[float, str]]:
     """The rows of a figure that record factors, and these factors, with their labels."""
-    tables = {run.row: factor_table(run) for run in shown.runs if run.method in methods}
-    factors = sorted({factor for table in tables.values() for factor in table.index})
+    found = [(run.row, factor_table(run).index) for run in shown.runs if run.method in methods]
+    factors = sorted({factor for _, of in found for factor in of})
     names = {factor: "dense" if factor == 1 else f"{factor:g}x" for factor in factors}
-    return {row: shown.looks[row].label for row, table in tables.items() if len(table)}, names
+    return {row: shown.looks[row].label for row, of in found if len(of)}, names
 
 
 def _by_factor(shown: Shown, title: str, of: Column, methods: Sequence[str]) -> Section:
@@ -239,11 +239,9 @@ def _artifact(number: int, of: Figure) -> SimpleNamespace:
         "Steps by factor": Column("", SHARE, percent),
         "Compression throughput by factor": Column("", THROUGHPUT),
     }
-    final, name = g.FINAL[of.model], f"fig{number}"
-    panels_of, title = (
-        partial(_panels, methods=of.methods),
-        f"GraVAC, figure {number}: compression factors",
-    )
+    final, drawn = g.FINAL[of.model], partial(_panels, methods=of.methods)
+    layout: dict[str, Any] = {"columns": 2, "size": (5.0, 3.6), "legend": 3}
+    figure = drawing(f"GraVAC, figure {number}: compression factors", drawn, **layout)
     page = g.page(
         __file__,
         (DENSE, *of.methods, *of.others),
@@ -265,7 +263,7 @@ def _artifact(number: int, of: Figure) -> SimpleNamespace:
         notes=WORDS.notes[of.notes],
         choices=g.POLICY_CHOICES,
         said={"number": number, "model": MODELS[of.model], "about": of.about},
-        figures={name: drawing(title, panels_of, columns=2, size=(5.0, 3.6), legend=3)},
+        figures={f"fig{number}": figure},
     )
     return SimpleNamespace(page=page, POOL="training")
 

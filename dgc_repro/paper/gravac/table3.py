@@ -120,21 +120,16 @@ def _panels(shown: Shown) -> list[panels.Panel]:
         panels.lines([printed], "paper (V100)", **cross),
         panels.strip(ours, partial(interval, ratio=True), Look("ours (95 % interval)", plot.BLUE)),
     )
-    x, ticks = (
-        "speedup: time of direct / time of multi-level",
-        dict(enumerate(rows_of(shown.runs).values())),
-    )
+    ticks = dict(enumerate(rows_of(shown.runs).values()))
+    x = "speedup: time of direct / time of multi-level"
     return [panels.panel("", *drawn, x=x, yticks=ticks, ylim=(len(ours) - 0.4, -0.6))]
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     rows = rows_of(runs)
-    ways = {
-        f"{row}.{way}": f"{label}, {name}"
-        for row, label in rows.items()
-        for way, name in WAYS.items()
-    }
+    ways = {f"{row}.{way}": f"{rows[row]}, {WAYS[way]}" for row in rows for way in WAYS}
+    settings = (f"measure.{key}" for key in ("factors", "repeats", "steps"))
     columns = (
         Column(SPEEDUP, SPEEDUP, _speedup),
         *(Column(f"{WAYS[way]} ms", way) for way in (DIRECT, MULTILEVEL, WEAK, SINGLE_PASS)),
@@ -149,11 +144,6 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         notes=WORDS.notes,
         figures={"table3": drawing("GraVAC, Table III", _panels, NOTE, size=(5.6, 4.4), legend=2)},
         head=lambda shown: [("seeds", "")],
-        alike=(
-            "scale.name",
-            "seed",
-            "launch.threads",
-            *(f"measure.{key}" for key in ("factors", "repeats", "steps")),
-        ),
+        alike=("scale.name", "seed", "launch.threads", *settings),
     )
     return made(runs, scale)
