@@ -48,7 +48,6 @@ from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import papers_in
-from dgc_repro.paper.artifact import Artifact
 from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import artifact_of, own_conf_of, page_of, publish
 from dgc_repro.paper.records import Run
@@ -153,8 +152,8 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
     jobs = jobs[part - 1 :: parts]
     paper, _, artifact = name.partition("/")
     page = artifact_of(paper, artifact).page
-    if isinstance(page, Artifact):
-        page.require_rows(job.row for job in jobs)
+    if require_rows := getattr(page, "require_rows", None):  # of a page that is data
+        require_rows(job.row for job in jobs)
     _set_roots(name, [job.config for job in (*jobs, *optional)], own, given)
     return Reproduction(name, own, jobs, optional, mirror)
 

@@ -258,6 +258,13 @@ def test_a_claim_stands_on_one_page_and_rests_on_compression() -> None:
     assert [where for where in pages.values() if len(where) > 1] == []
 
 
+def test_a_page_requires_the_rows_that_its_yaml_trains() -> None:
+    fig7 = artifact_of("gravac", "fig7").page
+    fig7.require_rows(["resnet101.dense", "resnet101.gravac07_short"])
+    with pytest.raises(UserError, match=r"^experiment\.row: no row in ROWS 'resnet101\.topk10'"):
+        fig7.require_rows(["resnet101.topk10"])
+
+
 def test_the_norm_gain_has_the_same_claims_of_its_own_rows() -> None:
     claims = {claim.id: claim for claim in table2.claims(course(made("lstm.dense", 80)))}
     claim = claims["lstm.gravac.target.norm"]

@@ -350,6 +350,22 @@ def both_gains(claims: Iterable[Claim]) -> Iterator[Claim]:
 # -- the page
 
 
+@dataclass(frozen=True)
+class Training:
+    """The ``page`` of an artifact of training runs. ``looks``: by row; ``make``: makes the page of runs."""
+
+    looks: Mapping[str, Look]
+    make: Callable[[Sequence[Run], str], Page]
+
+    def __call__(self, runs: Sequence[Run], scale: str) -> Page:
+        """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
+        return self.make(runs, scale)
+
+    def require_rows(self, trained: Iterable[str]) -> None:
+        """Raise UserError for a row of the YAML files that the page does not show."""
+        Artifact("", rows=self.looks).require_rows(trained)
+
+
 def page(
     words: str,
     methods: Iterable[str],
@@ -359,7 +375,7 @@ def page(
     models: Sequence[str] = tuple(gravac.MODELS),
     said: Mapping[str, object] | None = None,
     **more: Any,
-) -> Callable[[Sequence[Run], str], Page]:
+) -> Training:
     """The ``page`` of an artifact: the rows of each model that has runs, and the claims on them.
 
     numbers  the frame of a model's runs
@@ -386,7 +402,7 @@ def page(
         )
         return made([run for one in found for run in one.runs], scale)
 
-    return make
+    return Training(looks, make)
 
 
 def target_text(one: Course) -> str:
