@@ -8,6 +8,7 @@ gets a fresh one.
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import pickle
@@ -22,6 +23,31 @@ from typing import Any
 IMPORTED = ["torch.distributed.fsdp", "dgc_repro.exchange.attached", "dgc_repro.policy.gravac"]
 JOB_SECONDS = 150.0
 START_SECONDS = 240.0
+
+
+class _Pickler(pickle.Pickler):
+    """Writes a small tensor in a tenth of the time that torch's own way takes."""
+
+    def reducer_override(self, item: Any) -> Any:
+        import torch
+
+        if type(item) is not torch.Tensor or item.requires_grad or not item.is_contiguous():
+            return NotImplemented
+        values = item.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return _tensor, (values, item.dtype, tuple(item.shape))
+
+
+def _tensor(values: bytes, dtype: Any, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    own = bytearray(values)  # frombuffer takes no empty one
+    return torch.frombuffer(own, dtype=dtype).view(shape) if own else torch.empty(shape, dtype=dtype)
+
+
+def _message(item: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file).dump(item)
+    return file.getvalue()
 
 
 class JobFailed(AssertionError):
@@ -46,7 +72,7 @@ def _serve(rank: int, size: int, rendezvous: str, pipe: Connection) -> None:
             answer: tuple[bool, Any] = (True, job(*arguments))
         except BaseException:
             answer = (False, traceback.format_exc())
-        pipe.send_bytes(pickle.dumps(answer))
+        pipe.send_bytes(_message(answer))
     os._exit(0)  # nothing to save, and gloo takes seconds to say goodbye
 
 
@@ -62,7 +88,7 @@ class World:
         """Every rank's result of ``job(*arguments)``, in rank order. Raises JobFailed."""
         if not self._processes:
             self._start()
-        message = pickle.dumps((job, arguments))
+        message = _message((job, arguments))
         try:
             for pipe in self._pipes:
                 pipe.send_bytes(message)
