@@ -41,7 +41,9 @@ def _tensor(values: bytes, dtype: Any, shape: tuple[int, ...]) -> Any:
     import torch
 
     own = bytearray(values)  # frombuffer takes no empty one
-    return torch.frombuffer(own, dtype=dtype).view(shape) if own else torch.empty(shape, dtype=dtype)
+    return (
+        torch.frombuffer(own, dtype=dtype).view(shape) if own else torch.empty(shape, dtype=dtype)
+    )
 
 
 def _message(item: Any) -> bytes:
