@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from everyday import everyday
 from laws import residual, same
 from loops import LADDER, gravac
 from processes import World
@@ -73,6 +74,8 @@ METHODS: dict[str, Compressor] = {
     "not the biases": ErrorFeedback(PerLayer(Uniform(4))),
 }
 
+EVERY_DAY = ("random bits", "ragged", "momentum", "between nodes in shards")
+
 
 def played(world: World, loop: Loop) -> list[dict[str, Any]]:
     return world(play, loop)
@@ -120,7 +123,14 @@ HSDP = {
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), [*((name, "attached") for name in HSDP), (next(iter(HSDP)), "detached")]
+    ("name", "how"),
+    everyday(
+        [*((name, "attached") for name in HSDP), ("as it is", "detached")],
+        *(
+            (name, "attached")
+            for name in ("as it is", "bfloat16", "micro-steps that stay on a rank")
+        ),
+    ),
 )
 def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
     four_workers: World, name: str, how: str
@@ -162,7 +172,7 @@ def test_a_factor_that_is_set_after_attach_counts(four_workers: World) -> None:
 # Compressed.
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
 def test_the_nodes_exchange_each_part_as_workers_exchange_a_tensor(
     four_workers: World, name: str
 ) -> None:
@@ -231,7 +241,7 @@ def test_error_feedback_conserves_the_gradient(
     assert sparse > 0
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
 def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: World, name: str) -> None:
     loop = Loop("attached", METHODS[name])
     resumed = played(four_workers, replace(loop, resume_at=2))
@@ -242,7 +252,9 @@ def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: World, na
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["topk", "random bits", "between nodes in shards"])
+@pytest.mark.parametrize(
+    "name", everyday(["topk", "random bits", "between nodes in shards"], "topk")
+)
 def test_a_shared_checkpoint_resumes_every_rank_bit_for_bit(
     four_workers: World, tmp_path: Path, name: str, form: str
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import graph_loops
 import pytest
+from everyday import everyday
 from laws import same
 from processes import World
 
@@ -27,8 +30,13 @@ def test_a_backward_that_alone_is_captured_is_refused(two_workers: World, way: s
         assert REFUSED.removeprefix("UserError: ") in said
 
 
-@pytest.mark.parametrize("part", ["layers", "model", "step"])
-@pytest.mark.parametrize("way", WAYS)
+PARTS = ["layers", "model", "step"]
+
+
+@pytest.mark.parametrize(
+    ("way", "part"),
+    everyday(product(WAYS, PARTS), ("after backward", "step"), *((way, "model") for way in WAYS)),
+)
 def test_a_compiled_loop_trains_as_one_that_is_not(two_workers: World, way: str, part: str) -> None:
     for plain, compiled, graphs in two_workers(graph_loops.compiled, way, part):
         assert same(plain, compiled)

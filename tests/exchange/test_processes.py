@@ -6,6 +6,7 @@ from typing import Any
 
 import jobs
 import pytest
+from everyday import everyday
 from jobs import Shapes, disagree, exchange_here, exchanged, raised
 from laws import same
 from processes import JobFailed, World
@@ -81,7 +82,7 @@ SUMS: dict[str, Any] = {
 FED = [name for name in GATHERED if " " in name or name.startswith("ef-")]
 CASES = [
     *(("two_workers", name) for name in (GATHERED | COMBINED)),
-    *(("three_workers", name) for name in (*FED, *COMBINED)),
+    *everyday((("three_workers", name) for name in (*FED, *COMBINED)), ("three_workers", "tree")),
     *(("four_workers", name) for name in COMBINED),
     *(("two_workers", name) for name in SUMS),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from commands import PATIENCE_SECONDS, Command
+from hydra._internal.hydra import Hydra
 from ranks import processes_of
 
 from dgc_repro.launch import main, single
@@ -43,6 +45,14 @@ def command(
     trained: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, list[str]]]:
     """Run the command line with these arguments here: exit code and the lines on stderr."""
+
+    def mode(hydra: Hydra, **composed: Any) -> Any:
+        """Hydra composes all once more to know this. Here no config but those of searches sets it."""
+        words = re.findall(r"\w+", " ".join(composed["overrides"]))
+        return get_mode(hydra, **composed) if {"hydra", "hparams_search"} & {*words} else None
+
+    get_mode = Hydra.get_mode
+    monkeypatch.setattr(Hydra, "get_mode", mode)
 
     def run(*arguments: str) -> tuple[int, list[str]]:
         monkeypatch.setattr(sys, "argv", ["dgc_repro", *arguments])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from everyday import everyday
 from markdown_it import MarkdownIt
 from synthetic import ROWS, quantizer, write_run, write_table1
 
@@ -274,7 +275,7 @@ def test_runs_and_results_load_in_one_line(table1: Path, tmp_path: Path) -> None
         dgc_repro.load_runs(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("moved", [1, 2, 3, 4])
+@pytest.mark.parametrize("moved", everyday([1, 2, 3, 4], 2))
 def test_a_publication_that_is_killed_between_two_files_loses_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
 ) -> None:
