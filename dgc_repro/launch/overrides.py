@@ -139,18 +139,17 @@ def _nearest_key(key: str) -> str:
     """The likeliest key; one that exists belongs to another member of its group."""
     if now := renamed(key):
         return now
-    by_member = dict(_keys_by_member())
+    by_member = dict(_keys_by_member(config_loader()))
     group = f"{key.partition('.')[0]}="
     members = sorted(m for m, keys in by_member.items() if key in keys and m.startswith(group))
     if members:
         return f"it is a setting of {', '.join(members)}"
     groups = {member.partition("=")[0].partition("/")[0] for member in by_member} - {""}
-    return nearest_key(key, [*known_keys(), *groups])
+    return nearest_key(key, [*sorted(set().union(*by_member.values())), *groups])
 
 
-def _keys_by_member(group: str = "") -> Iterator[tuple[str, set[str]]]:
+def _keys_by_member(loader: Any, group: str = "") -> Iterator[tuple[str, set[str]]]:
     """The dotted keys that each member of a group sets, such as ``compressor=uniform``."""
-    loader: Any = config_loader()
     for name in loader.get_group_options(group):
         if name not in NOT_KEYS:
             found = loader.repository.load_config(f"{group}/{name}".lstrip("/"))
@@ -160,9 +159,9 @@ def _keys_by_member(group: str = "") -> Iterator[tuple[str, set[str]]]:
             yield f"{group}={name}", {*flat_keys(node, prefix)}
     for name in loader.list_groups(group):
         if name not in NOT_KEYS:
-            yield from _keys_by_member(f"{group}/{name}".lstrip("/"))
+            yield from _keys_by_member(loader, f"{group}/{name}".lstrip("/"))
 
 
 def known_keys() -> list[str]:
     """All dotted keys of the default config and of every group member."""
-    return sorted(set().union(*(keys for _, keys in _keys_by_member())))
+    return sorted(set().union(*(keys for _, keys in _keys_by_member(config_loader()))))

@@ -9,7 +9,6 @@ are installed or lie in the working folder, and what other plugins and ``hydra.s
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +24,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from dgc_repro.errors import UserError
-from dgc_repro.names import PAPERS, papers_in
 from dgc_repro.names import conf_dir as _conf_dir
+from dgc_repro.names import installed_papers, papers_in
 
 conf_dir = _conf_dir
 NOT_GROUPS = ("artifact", "runs")
@@ -79,9 +78,9 @@ def paper_members() -> dict[str, dict[str, Any]]:
 def _of_papers() -> list[Path]:
     """The folder ``conf`` of each paper that is installed or lies in the working folder."""
     found = [path.parent.resolve() for path in sorted(Path().glob("*/conf/paper"))]
-    for point in importlib.metadata.entry_points(group=PAPERS):
+    for package in installed_papers().values():
         with contextlib.suppress(Exception):  # an import may raise anything; `reproduce` says it
-            spec = importlib.util.find_spec(point.value)
+            spec = importlib.util.find_spec(package)
             places = (spec and spec.submodule_search_locations) or ()
             found += [Path(place) / "conf" for place in places if (Path(place) / "conf").is_dir()]
     return found

@@ -25,7 +25,7 @@ import pandas as pd
 from filelock import FileLock
 
 from dgc_repro.errors import UserError
-from dgc_repro.names import PAPERS, git
+from dgc_repro.names import git, installed_papers
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.facts import IN_HISTORY
 from dgc_repro.paper.page import Page
@@ -35,9 +35,8 @@ from dgc_repro.paper.records import Run
 def package_of(paper: str) -> str:
     """The package with a paper's artifacts: that of an entry point, ours, or one of the paper's own name that
     Python finds (in the working folder, say)."""
-    for point in importlib.metadata.entry_points(group=PAPERS):
-        if point.name == paper:
-            return point.value
+    if found := installed_papers().get(paper):
+        return found
     ours = f"{__package__}.{paper}"
     return paper if not _folders(ours) and _folders(paper) else ours
 
