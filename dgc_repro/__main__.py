@@ -10,7 +10,7 @@ import signal
 import sys
 
 from dgc_repro import __version__
-from dgc_repro.launch.parent import end_with_starter, inside_torchrun
+from dgc_repro.launch.ranks import end_with_starter, inside_torchrun
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A function that a few live ranks call together: gloo workers on loopback, or on the links of a lab.
 
-`on_ranks` starts the ranks as those of a run (launch/local.py). Each calls the function
+`on_ranks` starts the ranks as those of a run (launch/ranks.py). Each calls the function
 with the same arguments, and rank 0's result comes back. Inside, ranks use torch.distributed.
 """
 
@@ -21,10 +21,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.kernel import native
-from dgc_repro.launch.local import FAILURE_FILE, FINISHED, Ranks, leave_line
-from dgc_repro.launch.parent import end_with_starter
+from dgc_repro.launch.ranks import (
+    FAILURE_FILE,
+    FINISHED,
+    Ranks,
+    end_with_starter,
+    leave,
+    leave_line,
+)
 from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, use_loopback
-from dgc_repro.launch.torchrun import leave
 from dgc_repro.network.lab import Lab
 
 PAIR = 2

@@ -32,6 +32,7 @@ from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import rules
 from dgc_repro.launch.components import build_compressor, component
+from dgc_repro.launch.devices import emulated_bf16
 from dgc_repro.launch.environment import shortage
 from dgc_repro.launch.networks import modelled
 from dgc_repro.network.lab import Lab
@@ -139,7 +140,8 @@ def build_run(
             local=LocalSteps(parameters.values(), inner) if local else None,
         )
 
-    notes: list[str] = []
+    slow = emulated_bf16(settings.precision, device.type)
+    notes = [slow] if slow else []
     first = trained(module, notes)
     if c.simulated:  # factors take no more than the whole model
         named = dict(first.module.named_parameters())

@@ -67,3 +67,18 @@ def refuse_emulated_bf16(gpu: int) -> None:
             "bfloat16 itself, which begins with sm_80, and torch would emulate it slowly; use "
             "train.precision=fp32"
         )
+
+
+def emulated_bf16(precision: str, device: str) -> str | None:
+    """Return a warning for bfloat16 on a CPU that has no instructions for it (on x86 AVX512-BF16 or AMX);
+    None elsewhere, and where torch does not list what the CPU can do."""
+    if precision != "bf16" or device != "cpu":
+        return None
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    able = [has for name, has in found.items() if name.endswith("bf16")]
+    if not able or any(able):
+        return None
+    return (
+        "train.precision: this CPU computes no bfloat16 itself, and torch emulates it: training can be 100 "
+        "times slower; use train.precision=fp32, or a CPU with AVX512-BF16 or AMX"
+    )

@@ -22,8 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError, full_disk
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.local import RunFailed, RunHeld, RunStopped
 from dgc_repro.launch.overrides import in_one_line, sets
+from dgc_repro.launch.ranks import RunFailed, RunHeld, RunStopped
 from dgc_repro.launch.rendezvous import one_line
 from dgc_repro.launch.single import check, is_done, say_damaged
 from dgc_repro.launch.study import kind_of

@@ -27,8 +27,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError, full_disk
-from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
+from dgc_repro.launch.ranks import inside_torchrun
 
 if TYPE_CHECKING:
     from dgc_repro.launch.torchrun import Execute
@@ -64,7 +64,7 @@ def main() -> None:
 def leave(code: int) -> NoReturn:
     """End this process. After a stop a second signal changes nothing, while Python ends."""
     if code > 128:
-        from dgc_repro.launch.local import STOP_SIGNALS
+        from dgc_repro.launch.ranks import STOP_SIGNALS
 
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -78,7 +78,7 @@ def dispatch(execute: Execute | None = None) -> None:
         pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
     if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])):
-        from dgc_repro.launch.parent import SUBMITTED
+        from dgc_repro.launch.ranks import SUBMITTED
 
         if sys.argv[1] != SUBMITTED:
             raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
@@ -128,7 +128,7 @@ def answer(action: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return say("stopped before the run began", 128 + signal.SIGINT)
     except Exception as error:
-        from dgc_repro.launch.local import RunFailed, RunStopped
+        from dgc_repro.launch.ranks import RunFailed, RunStopped
 
         if isinstance(error, RunFailed):
             return say(str(error), 1)

@@ -1,6 +1,6 @@
 """``launch=netlab``: the ranks of a run in a lab of shaped links, one network namespace a worker.
 
-launch/local.py starts, waits for and stops the ranks. Rank 0 hosts the store, because nothing outside can
+launch/ranks.py starts, waits for and stops the ranks. Rank 0 hosts the store, because nothing outside can
 reach a lab, and changes rates that change during the run (`Schedule`).
 """
 

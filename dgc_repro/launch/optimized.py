@@ -16,8 +16,8 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import SPANS
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.launch.components import component
-from dgc_repro.launch.local import RunFailed
 from dgc_repro.launch.networks import named_network
+from dgc_repro.launch.ranks import RunFailed
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.train.stopping import Stopping

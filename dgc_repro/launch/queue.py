@@ -23,6 +23,7 @@ import yaml
 from dgc_repro.checked import Positive, checked
 from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import read, some_text, yes_no
+from dgc_repro.launch.devices import choose_device, emulated_bf16
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, code_has_changed
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import (
@@ -33,9 +34,9 @@ from dgc_repro.launch.jobs import (
     outcome,
     published_run,
 )
-from dgc_repro.launch.local import RunFailed, RunHeld
 from dgc_repro.launch.overrides import in_one_line
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
+from dgc_repro.launch.ranks import RunFailed, RunHeld
 from dgc_repro.launch.reproduce import ROOTS, Reproduction, prepared
 from dgc_repro.launch.single import complete, is_done, summary_of
 from dgc_repro.launch.typed import made, nearest
@@ -234,6 +235,8 @@ def _train(parts: Sequence[Part]) -> None:
             check_rows(part.jobs[name] for name in part.left)
     if code_has_changed():
         print("the code has changes that are not committed, which the records will say", flush=True)
+    if line := _slow_bf16(parts):
+        print(f"warning: {line}", flush=True)
     os.environ[RUNS_AT_ONCE] = str(available_cores())  # a thread for a run that states no number
     jobs = [(part, name, job) for part in parts for name, job in part.jobs.items()]
     total, failed = len(jobs), []
@@ -266,6 +269,13 @@ def _train(parts: Sequence[Part]) -> None:
             f"{len(failed)} of {total} runs failed: {', '.join(failed[:MOST_NAMED])}{more}; the same command "
             "tries them again"
         )
+
+
+def _slow_bf16(parts: Sequence[Part]) -> str | None:
+    """A warning where a run to train is in bfloat16, which this machine's CPU emulates."""
+    left = (part.jobs[name].config for part in parts for name in part.left)
+    of_bf16 = next((config for config in left if config["train"]["precision"] == "bf16"), None)
+    return emulated_bf16("bf16", choose_device(of_bf16)[0]) if of_bf16 else None
 
 
 def _publish_finished(parts: Sequence[Part]) -> None:

@@ -34,7 +34,7 @@ from dgc_repro.errors import UserError, full_disk
 from dgc_repro.exchange.wire import CollectiveFailed, is_of_a_collective
 from dgc_repro.launch.environment import torchvision_version
 from dgc_repro.launch.identity import config_hash
-from dgc_repro.launch.local import HAS_STORE
+from dgc_repro.launch.ranks import HAS_STORE
 
 KEY = "launch.start_timeout_seconds"
 START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet

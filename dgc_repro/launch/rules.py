@@ -31,8 +31,8 @@ from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.environment import available_cores, shortage
 from dgc_repro.launch.netlab import rates_of
 from dgc_repro.launch.networks import modelled
-from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import conf_dir, option
+from dgc_repro.launch.ranks import inside_torchrun
 from dgc_repro.launch.sections import NETLAB, SLURM
 from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.policy.gravac import GraVAC
@@ -404,9 +404,7 @@ NOTES = (
 def validate(config: Mapping[str, Any]) -> None:
     """Build everything that can be built without data or processes. Raises UserError."""
     c = Setup(config)
-    if c.kind != SLURM:  # whose jobs run on other machines
-        # Before a rule builds the model, which torch cannot do where sizes overflow.
-        _refuse_large_model(c)
+    _refuse_large_model(c)  # before a rule builds the model
     fit_together(c.compressor, c.policy, c.exchange.unit, c.overlap)
     tables = [WORLD, LAB * c.in_lab, TRAINING, LOCAL_STEPS * c.has_local_steps, OPTIMIZER]
     for rule in (*itertools.chain(*tables), *ONEBIT_ADAM * isinstance(c.momentum, OneBitAdam)):
@@ -437,7 +435,8 @@ def notes(c: Setup) -> list[str]:
 
 
 def _refuse_large_model(c: Setup) -> None:
-    """Refuse a model that this machine cannot hold, by an estimate: it is built without memory."""
+    """Refuse a model that this machine cannot hold, by an estimate: it is built without memory. Jobs of Slurm
+    run on other machines; for them only a model that torch cannot count is refused."""
     settings = c.config["model"]
     sizes = {key: _largest(value) for key, value in settings.items()}
     key = max(sizes, key=lambda name: sizes[name])
@@ -445,9 +444,11 @@ def _refuse_large_model(c: Setup) -> None:
         return
     try:
         needed = BYTES_OF_A_PARAMETER * sum(p.numel() for p in unallocated(c.config).parameters())
-    except (RuntimeError, OverflowError, MemoryError):  # sizes beyond what torch can count
-        needed = INFINITE
-    if words := shortage(needed):
+    except (RuntimeError, OverflowError, MemoryError):
+        words: str | None = "more memory than torch can count"
+    else:
+        words = None if c.kind == SLURM else shortage(needed)
+    if words:
         raise UserError(
             f"model.{key}: {settings[key]} makes a model that needs, with its gradients and "
             f"momentum, {words}; use a smaller one"

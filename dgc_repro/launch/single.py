@@ -22,11 +22,10 @@ from dgc_repro.launch.identity import (
     read_config,
     run_folder,
 )
-from dgc_repro.launch.local import RunHeld, execute, held, last_checkpoint
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.overrides import key_of, known_keys
-from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.paths import is_group
+from dgc_repro.launch.ranks import OWN_TARGETS, RunHeld, execute, held, last_checkpoint
 from dgc_repro.launch.rules import validate
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.study import check as check_computed

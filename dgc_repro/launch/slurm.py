@@ -27,19 +27,24 @@ from pathlib import Path
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.local import (
+from dgc_repro.launch.ranks import (
+    FAILED,
     FAILURE_FILE,
+    FINISHED,
+    OWN_TARGETS,
+    STARTED_BY,
+    STOPPED,
+    SUBMITTED,
     RunFailed,
     RunStopped,
     held,
     raise_unless_finished,
 )
-from dgc_repro.launch.parent import OWN_TARGETS, STARTED_BY, SUBMITTED
 
 JOB_FILE = "slurm_job"  # in a run folder: the id of its last job
 LOOK_EVERY_SECONDS = 5.0
 ENDED = "ended"
-STOPPED = 128 + signal.SIGTERM  # exit code of a rank that was stopped
+STOPPED_BY_SIGTERM = 128 + signal.SIGTERM  # exit code of a rank that was stopped
 Jobs = Sequence[tuple[dict[str, Any], Sequence[str]]]
 
 
@@ -82,7 +87,10 @@ class Job:
         os.kill(self.rank, signal.SIGTERM)
         # Not by Popen's methods: the signal may have interrupted one that holds their lock.
         ended = os.waitid(os.P_PID, self.rank, os.WEXITED | os.WNOWAIT)
-        if ended is None or ended.si_status not in (STOPPED, signal.SIGTERM):  # finished, or failed
+        if ended is None or ended.si_status not in (
+            STOPPED_BY_SIGTERM,
+            signal.SIGTERM,
+        ):  # finished, or failed
             return None
         return submitit.helpers.DelayedSubmission(Job(self.folder, self.own_targets))
 
@@ -301,7 +309,7 @@ def _raise_unless_done(folder: Path, job: str, logs: Path) -> None:
         return
     has_failed = (folder / FAILURE_FILE).is_file()
     stopped = not has_failed and summary_of(folder).get("status") == "stopped"
-    raise_unless_finished(folder, signal.SIGTERM if stopped else None, failed=has_failed)
+    raise_unless_finished(folder, [STOPPED if stopped else FAILED if has_failed else FINISHED])
     raise RunFailed(
         f"job {job} has ended before its run; the same command starts or continues it "
         f"(log: {log_file(logs, job)})"

@@ -378,9 +378,7 @@ def dataset_name(config: Mapping[str, Any]) -> str:
 def check_memory(config: Mapping[str, Any]) -> None:
     """Refuse what will not fit, before anything is allocated."""
     count = sum(p.numel() for p in unallocated(config).parameters())
-    needed, available = 4 * COPIES_OF_THE_MODEL * count, environment.available_bytes()
-    if available is not None and needed > available:
+    if words := environment.shortage(4 * COPIES_OF_THE_MODEL * count):
         raise UserError(
-            f"model.width: {count / 1e6:.0f} M parameters need about {needed / 1e9:.1f} GB here, "
-            f"{available / 1e9:.1f} GB are available; use a slimmer model (model.width)"
+            f"model.width: {count / 1e6:.0f} M parameters need {words}; use a slimmer model (model.width)"
         )

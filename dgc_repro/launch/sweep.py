@@ -29,8 +29,8 @@ from dgc_repro.launch.jobs import MISTAKES, Job, choices, expand, outcome
 from dgc_repro.launch.mirror import sync_line
 from dgc_repro.launch.optimized import AT_TARGET, KEY, measured, objectives
 from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved, sets
-from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import is_group
+from dgc_repro.launch.ranks import inside_torchrun
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
 from dgc_repro.paper.decisions import json_lines

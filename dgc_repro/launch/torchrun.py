@@ -21,19 +21,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dgc_repro.errors import DiskFull, UserError
-from dgc_repro.launch.local import (
-    DISK_FULL,
+from dgc_repro.errors import UserError
+from dgc_repro.launch.ranks import (
     FAILED,
     HAS_STORE,
     LOG_FILE,
+    OWN_TARGETS,
     STOPPED,
+    SUBMITTED,
     USER_ERROR,
     held,
+    leave,
     raise_unless_finished,
     what_failed,
+    work,
 )
-from dgc_repro.launch.parent import OWN_TARGETS, SUBMITTED
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only ranks need it
     from dgc_repro.launch.rendezvous import Rendezvous
@@ -42,7 +44,6 @@ Execute = Callable[[Mapping[str, Any], Path], None]
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
 TOKEN_FILE = "rendezvous.token"
 TOKEN_SECONDS = 5.0  # a network file system may be late
-STOPPED_BY = signal.SIGTERM  # a rank cannot see which signal torchrun was sent
 
 
 def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn:
@@ -72,9 +73,7 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
             sys.exit(FAILED)  # another rank has said why
-        ended = str(DiskFull(folder)) if code == DISK_FULL else ""
-        stopped_by = STOPPED_BY if code == STOPPED else None
-        raise_unless_finished(folder, stopped_by, failed=code != 0, ended=ended)
+        raise_unless_finished(folder, [code])
 
     try:
         refuse_restarts(os.environ)
@@ -110,14 +109,12 @@ def follow() -> NoReturn:
         print(f"error: {what_failed(Path(answer['folder']))}", file=sys.stderr)
     if code == USER_ERROR:
         rendezvous.leave()
-    leave(128 + STOPPED_BY if code == STOPPED else code)
+    leave(128 + signal.SIGTERM if code == STOPPED else code)  # whatever signal torchrun was sent
 
 
 def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
-    """Train what the folder says with the others; see `worker.work`. ``instructions``: the
+    """Train what the folder says with the others; see `ranks.work`. ``instructions``: the
     folder, the token that rank 0 has written there, its node, and the user's own components."""
-    from dgc_repro.launch.worker import work
-
     folder = Path(instructions["folder"])
     os.environ[OWN_TARGETS] = instructions[OWN_TARGETS]
     until = time.monotonic() + TOKEN_SECONDS
@@ -143,15 +140,6 @@ def _met() -> Rendezvous:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(USER_ERROR)
-
-
-def leave(code: int) -> NoReturn:
-    """End this rank, not through the interpreter's end: a peer may hang in a collective, and gloo's threads
-    now and then abort a process that destroys its group (plain DDP: 5 of 45 runs), finished or not."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # a full disk
-            stream.flush()
-    os._exit(code)
 
 
 def with_workers(arguments: Sequence[str], size: int, others: Collection[str]) -> list[str]:

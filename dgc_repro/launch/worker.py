@@ -7,16 +7,15 @@ which no line may fit, 1 for everything else: ``failure.txt`` has the line.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime
 import faulthandler
+import functools
 import json
 import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -29,36 +28,27 @@ from torch.distributed.distributed_c10d import PrefixStore
 from dgc_repro.checksums import sealed_summary
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.errors import UserError, full_disk, writing
+from dgc_repro.errors import UserError, writing
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment, identity, sections
 from dgc_repro.launch.build import build_run, fresh_module
 from dgc_repro.launch.components import component
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import RESULTS_VERSION
-from dgc_repro.launch.local import (
-    DISK_FULL,
-    ERROR_FILE,
-    FAILED,
-    FAILURE_FILE,
+from dgc_repro.launch.netlab import Schedule
+from dgc_repro.launch.ranks import (
     FINISHED,
-    STOP_SECONDS,
-    STOP_SIGNALS,
+    OWN_TARGETS,
     STOPPED,
     USER_ERROR,
-    leave_line,
-    say_stopping,
+    RankFailed,
+    StopSignals,
+    ask_to_stop,
+    leave,
+    lower_session,
+    work,
 )
-from dgc_repro.launch.netlab import Schedule
-from dgc_repro.launch.parent import OWN_TARGETS, lower_session
-from dgc_repro.launch.rendezvous import (
-    Rendezvous,
-    data_hash,
-    facts,
-    one_line,
-    use_loopback,
-)
-from dgc_repro.launch.torchrun import leave
+from dgc_repro.launch.rendezvous import Rendezvous, data_hash, facts, use_loopback
 from dgc_repro.network.lab import description
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
@@ -72,10 +62,6 @@ from dgc_repro.train.run import Run
 
 CPU_SECONDS = "time/cpu_seconds"
 RUNGS = {"label": "rung", "next_label": "next_rung"}  # columns of policy.csv
-
-
-class RankFailed(RuntimeError):
-    """This rank ended with an error that is no user's; the message is the line for the whole run."""
 
 
 def run_worker(
@@ -131,33 +117,6 @@ def run_worker(
         raise RankFailed(line) from error
 
 
-def work(
-    folder: Path,
-    log: TextIO,
-    rendezvous: Rendezvous | None = None,
-    stop: StopSignals | None = None,
-) -> tuple[int, bool]:
-    """`run_worker` with its errors as an exit code, left in the folder and in the log; and whether this
-    rank was the first to say why the run failed."""
-    try:
-        return run_worker(folder, rendezvous, stop, log), False
-    except UserError as error:
-        with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run
-            (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
-        if rendezvous is not None:
-            rendezvous.refuse(str(error))
-        code, traced, is_first = USER_ERROR, f"error: {error}\n", False
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, RankFailed) else error
-        traced = "".join(traceback.format_exception(cause))
-        code = DISK_FULL if full_disk(cause, folder) else FAILED
-        line = str(error) if isinstance(error, RankFailed) else one_line(error)
-        is_first = leave_line(folder / FAILURE_FILE, line)
-    with contextlib.suppress(OSError):  # a full disk; a buffer would try again at the end
-        os.write(log.fileno(), traced.encode())
-    return code, is_first
-
-
 def _train(
     config: dict[str, Any],
     folder: Path,
@@ -180,7 +139,7 @@ def _train(
     run = build_run(config, device, ready)
     run.cpu_seconds_at_start = cpu_seconds
     rank = 0
-    stop.on(run)
+    stop.on(functools.partial(ask_to_stop, run))
     if rendezvous is not None:
         rank = rendezvous.rank
         rendezvous.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
@@ -292,36 +251,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             "made the run writes it again and continues"
         ) from error
     return config
-
-
-class StopSignals:
-    """From `on`, a stop signal asks a run to stop after its step. ``ends_at``: the number of signals that
-    ends the process at once, where they come from the user and not from a launcher."""
-
-    def __init__(self, ends_at: int | None = None) -> None:
-        self.number: int | None = None  # of the first signal
-        self._ends_at = ends_at
-        self._count = 0
-
-    def on(self, run: Run) -> None:
-        """Ask this run."""
-
-        def ask(number: int, frame: object) -> None:
-            self._count += 1
-            if self._count == 1:
-                self.number = number
-                run.stop_requested = True
-                # Its default action ends a process whose step does not end.
-                signal.alarm(STOP_SECONDS)
-                if self._ends_at is not None:
-                    say_stopping()
-            elif self._count == self._ends_at:
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
-
-        # SIGHUP: torchrun passes on what it was sent, a closed terminal too.
-        for number in STOP_SIGNALS:
-            signal.signal(number, ask)
 
 
 def _summary(run: Run, finished: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rich.markup import escape
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.environment import describe
-from dgc_repro.launch.local import STOP_SIGNALS, RunFailed
+from dgc_repro.launch.ranks import STOP_SIGNALS, RunFailed
 from dgc_repro.launch.typed import nearest
 from dgc_repro.progress import Progress, console_of, duration
 from dgc_repro.selfcheck import rows as table

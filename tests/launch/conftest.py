@@ -17,7 +17,7 @@ from hydra._internal.hydra import Hydra
 from ranks import processes_of
 
 from dgc_repro.launch import main, single
-from dgc_repro.launch.local import STOP_SIGNALS
+from dgc_repro.launch.ranks import STOP_SIGNALS
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import run_worker
 

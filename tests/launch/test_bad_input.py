@@ -24,9 +24,9 @@ from omegaconf import OmegaConf
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import environment, local, main, single
-from dgc_repro.launch.local import RunFailed
+from dgc_repro.launch import environment, main, single
 from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.ranks import LOCK_FILE, LOG_FILE, RunFailed, execute
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.launch.rules import PROCESS_BYTES, validate
 from dgc_repro.launch.worker import read_config, run_worker
@@ -366,14 +366,16 @@ def test_ranks_started_by_hand_must_be_as_many_as_the_folder_says(
 def test_a_folder_that_another_process_writes_to_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "Ranks", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(
+        "dgc_repro.launch.ranks.Ranks", lambda *_: pytest.fail("ranks were started")
+    )
     config = configured(*TINY)
     with (
-        FileLock(tmp_path / local.LOCK_FILE),
+        FileLock(tmp_path / LOCK_FILE),
         pytest.raises(UserError, match=r"^paths.runs: .* is being written by another process"),
     ):
-        local.execute(config, tmp_path)
-    assert not (tmp_path / local.LOG_FILE).exists()
+        execute(config, tmp_path)
+    assert not (tmp_path / LOG_FILE).exists()
 
 
 # -- real processes ------------------------------------------------------------------------------

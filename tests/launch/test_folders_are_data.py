@@ -16,7 +16,7 @@ import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.launch import single
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.parent import OWN_TARGETS
+from dgc_repro.launch.ranks import OWN_TARGETS
 from dgc_repro.launch.worker import read_config, run_worker
 
 TARGETS = ("payload.Payload", "runs.evil.payload.Payload", "payload:Payload", "runs.evil.payload")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.devices import choose_device
+from dgc_repro.launch.devices import choose_device, emulated_bf16
 
 CUDA13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120a", "compute_120"]
 CUDA126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -53,3 +53,26 @@ def test_a_gpu_that_could_not_train_is_refused_in_one_line(
     assert line.startswith(refused)
     assert f"sm_{capability[0]}{capability[1]}" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision", "device", "is_said"),
+    [
+        ({"avx512_bf16": False, "amx_bf16": False}, "bf16", "cpu", True),
+        ({"avx512_bf16": True, "amx_bf16": False}, "bf16", "cpu", False),
+        ({"avx512_bf16": False, "amx_bf16": False}, "fp32", "cpu", False),
+        ({"avx512_bf16": False, "amx_bf16": False}, "bf16", "cuda", False),
+        ({}, "bf16", "cpu", False),  # a torch that says nothing about this CPU
+    ],
+)
+def test_a_cpu_that_emulates_bf16_is_named_once(
+    monkeypatch: pytest.MonkeyPatch,
+    capabilities: dict[str, bool],
+    precision: str,
+    device: str,
+    is_said: bool,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    says = emulated_bf16(precision, device)
+    assert bool(says) == is_said
+    assert not says or says.startswith("train.precision: this CPU computes no bfloat16 itself")

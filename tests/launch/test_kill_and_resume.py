@@ -23,18 +23,20 @@ from sockets import listening, open_to_others
 from tiny_run import PLAIN, SETTINGS, TINY, UNIFORM4_EF, tiny
 
 from dgc_repro.errors import DiskFull
-from dgc_repro.launch import local, main
-from dgc_repro.launch.local import (
+from dgc_repro.launch import main
+from dgc_repro.launch.ranks import (
     DISK_FULL,
+    LOG_FILE,
     STOP_SIGNALS,
+    Ranks,
     RunFailed,
     RunStopped,
     execute,
     last_checkpoint,
     what_failed,
+    work,
 )
 from dgc_repro.launch.single import run_config
-from dgc_repro.launch.worker import work
 from dgc_repro.sink.jsonl import replace, write_line
 from dgc_repro.train import checkpoint
 
@@ -165,13 +167,13 @@ def test_a_rank_that_is_lost_ends_the_run_on_all_ranks_with_one_line(
     assert [text for text in says if text not in line] == []
     assert ("was killed by" in line) == (hurt == signal.SIGKILL)  # else by the launcher, at the end
     folder = command.run_folder()
-    assert line.endswith(f" (tracebacks: {folder / local.LOG_FILE})")
+    assert line.endswith(f" (tracebacks: {folder / LOG_FILE})")
     kept = f"the checkpoint of step {last_checkpoint(folder)} is kept, the same command continues"
     assert ("no checkpoint yet" if hurt is None else kept) in line
 
 
 def test_the_reason_of_a_failure_without_a_file_is_the_last_line_of_the_log(tmp_path: Path) -> None:
-    log = tmp_path / local.LOG_FILE
+    log = tmp_path / LOG_FILE
     log.write_text("Traceback (most recent call last):\n  ...\nImportError: libcudart.so\n")
     ending = f"; no checkpoint yet, the same command starts again (tracebacks: {log})"
     assert what_failed(tmp_path) == f"ImportError: libcudart.so{ending}"
@@ -216,10 +218,11 @@ def test_a_run_survives_every_signal_that_stops_it(commands: Commands) -> None:
 
 
 ENDLESS = """
+from functools import partial
 from types import SimpleNamespace
-from dgc_repro.launch import worker
-worker.STOP_SECONDS = {seconds}
-worker.StopSignals(ends_at={ends_at}).on(SimpleNamespace(stop_requested=False))
+from dgc_repro.launch import ranks
+ranks.STOP_SECONDS = {seconds}
+ranks.StopSignals({end}).on(partial(ranks.ask_to_stop, SimpleNamespace(stop_requested=False)))
 print("begun", flush=True)
 while True:
     pass
@@ -227,15 +230,15 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("ends_at", "presses", "ends_with"),
-    [(None, 1, signal.SIGALRM), (3, 3, signal.SIGINT)],
+    ("end", "presses", "ends_with"),
+    [(None, 1, signal.SIGALRM), ("ranks.end_by", 3, signal.SIGINT)],
     ids=["by the system", "by the third signal"],
 )
 @pytest.mark.slow
 def test_a_step_that_never_ends_is_ended_after_a_stop(
-    ends_at: int | None, presses: int, ends_with: int
+    end: str | None, presses: int, ends_with: int
 ) -> None:
-    program = ENDLESS.format(ends_at=ends_at, seconds=1 if ends_at is None else 99)
+    program = ENDLESS.format(end=end, seconds=1 if end is None else 99)
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -262,7 +265,7 @@ def test_a_third_signal_ends_ranks_that_do_not_stop(tmp_path: Path) -> None:
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with (tmp_path / "log").open("w") as log:
-            ranks = local.Ranks(tmp_path, log, 2)
+            ranks = Ranks(tmp_path, log, 2)
             presses.start()
             ranks.run([sys.executable, "-c", DEAF], os.environ)
             presses.join()

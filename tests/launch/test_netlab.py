@@ -16,10 +16,9 @@ from labs import namespaces_of, need_a_lab
 from ranks import processes_of
 from tiny_run import TINY, configured
 
-from dgc_repro.launch import local
-from dgc_repro.launch.local import Ranks, what_failed
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.netlab import Schedule
+from dgc_repro.launch.ranks import Ranks, what_failed
 from dgc_repro.launch.rules import validate
 from dgc_repro.network import lab as lab_module
 from dgc_repro.network.lab import Lab
@@ -125,7 +124,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
 ) -> None:
     need_a_lab()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr("dgc_repro.launch.ranks.KILL_AFTER_SECONDS", 0.2)
     with Lab([1e9, 1e9]) as lab:
         pid = lab.pids[2]
 

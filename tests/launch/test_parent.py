@@ -9,7 +9,7 @@ import sys
 import pytest
 from commands import PATIENCE_SECONDS
 
-from dgc_repro.launch.parent import AUTOGROUP
+from dgc_repro.launch.ranks import AUTOGROUP
 
 RANK = f"""
 import sys

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from commands import PATIENCE_SECONDS, Command, wait_for
 from ranks import processes_of
@@ -22,10 +23,10 @@ from dgc_repro.launch import paths, single
 from dgc_repro.launch import queue as queueing
 from dgc_repro.launch.environment import RUNS_AT_ONCE, threads_of_worker
 from dgc_repro.launch.jobs import check_rows
-from dgc_repro.launch.local import RunFailed, held
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.queue import queue
+from dgc_repro.launch.ranks import RunFailed, held
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.worker import read_config
 from dgc_repro.names import conf_dir
@@ -222,6 +223,19 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
     monkeypatch.setattr(single, "execute", train)
     assert run()[0] == 0
     assert names(trained) == [("dense", 0), ("dense", 1), ("dense", 2)]
+
+
+def test_a_cpu_that_emulates_bf16_is_named_before_the_first_run(
+    run: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False}, raising=False)
+    write(tmp_path, {"run": f"{TABLE1} train.precision=bf16", "rows": ["topk"]})
+    code, lines, _ = run()
+    assert code == 0
+    says = "train.precision: this CPU computes no bfloat16 itself"
+    assert [line for line in lines if says in line] == [lines[0]]
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert says in (folder / "metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

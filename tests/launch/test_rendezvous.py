@@ -24,8 +24,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.wire import CollectiveFailed, RanksDisagree, asking
 from dgc_repro.launch import rendezvous, torchrun, worker
-from dgc_repro.launch.local import USER_ERROR
-from dgc_repro.launch.parent import OWN_TARGETS
+from dgc_repro.launch.ranks import OWN_TARGETS, USER_ERROR
 from dgc_repro.launch.rendezvous import (
     CLOCK_SECONDS,
     NO_ANSWER,

@@ -214,5 +214,5 @@ def test_what_cannot_be_computed_is_refused_in_one_line(
     with pytest.raises(UserError, match=r"^launch\.kind: simulated"):
         worker_gradients(configs(DENSITY, "launch.kind=local", "seed=0")[1], 1)
     monkeypatch.setattr(study.environment, "available_bytes", lambda: 10**9)
-    with pytest.raises(UserError, match=r"^model\.width: 138 M parameters need about 4\.4 GB"):
+    with pytest.raises(UserError, match=r"^model\.width: 138 M parameters need 4\.43 GB"):
         run_config(by_row(TABLE3, "scale=small")["vgg16"])

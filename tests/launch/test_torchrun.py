@@ -24,8 +24,8 @@ from tiny_run import PLAIN, TEXT, configured
 from dgc_repro.errors import UserError
 from dgc_repro.launch import main, torchrun
 from dgc_repro.launch.identity import config_hash
-from dgc_repro.launch.local import USER_ERROR, last_checkpoint
 from dgc_repro.launch.main import COMMANDS
+from dgc_repro.launch.ranks import USER_ERROR, last_checkpoint
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.torchrun import refuse_restarts, with_workers
 

@@ -16,7 +16,7 @@ from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.exchange.wire import Link
-from dgc_repro.launch.local import last_checkpoint
+from dgc_repro.launch.ranks import last_checkpoint
 from dgc_repro.sink.jsonl import DECISIONS_FILE, EPOCHS_FILE, RECORD_FILES, STEPS_FILE
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
