@@ -24,7 +24,7 @@ def main() -> None:
 
         del sys.argv[1]
     elif {"-sc", "--shell-completion"} & set(sys.argv):
-        from dgc_repro.launch.completion import main as run
+        from dgc_repro.launch.main import complete as run
     elif inside_torchrun() and os.environ["RANK"] != "0":
         from dgc_repro.launch.torchrun import follow as run
 

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from dgc_repro.checked import Count, Positive, kind_of, within
 from dgc_repro.errors import UserError
-from dgc_repro.launch.paths import option, options
+from dgc_repro.launch.paths import members
 from dgc_repro.launch.typed import nearest
 
 Reader = Callable[[str, str], Any]
@@ -63,8 +63,7 @@ def full_size(overrides: Sequence[str]) -> list[str]:
     if sets(overrides, "model.width") or sets(overrides, "scale"):
         return list(overrides)
     target = composed(overrides)["model"]["_target_"]
-    files = [option("model", name) for name in options("model")]
-    widths = [file["width"] for file in files if file["_target_"] == target]
+    widths = [file["width"] for file in members("model") if file["_target_"] == target]
     return [*overrides, *(f"model.width={width}" for width in widths[:1])]
 
 

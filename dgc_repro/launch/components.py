@@ -24,7 +24,7 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.gradients import MODEL
-from dgc_repro.launch.paths import conf_dir, option
+from dgc_repro.launch.paths import members, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import mapping, nearest
 from dgc_repro.model.low_rank import LowRank
@@ -85,11 +85,9 @@ def component(config: Config, group: str, **more: Any) -> Any:
 def _without_left_over(factory: type[Any], settings: Config, group: str) -> dict[str, Any]:
     """The settings without those that the YAML of the replaced ``_target_`` has left as it states them."""
     own = {field.name for field in dataclasses.fields(factory)}
-    members = [option(group, path.stem) for path in (conf_dir() / group).glob("*.yaml")]
+    stated = [pair for member in members(group) for pair in member.items()]
     return {
-        key: value
-        for key, value in settings.items()
-        if key in own or not any(key in member and member[key] == value for member in members)
+        key: value for key, value in settings.items() if key in own or (key, value) not in stated
     }
 
 

@@ -8,6 +8,7 @@ runs; ``netlab clean``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -28,12 +29,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError, full_disk
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
-from dgc_repro.launch.ranks import inside_torchrun
+from dgc_repro.launch.ranks import (
+    FAILED,
+    STOP_SIGNALS,
+    SUBMITTED,
+    USER_ERROR,
+    RunFailed,
+    RunStopped,
+    inside_torchrun,
+)
 
 if TYPE_CHECKING:
     from dgc_repro.launch.torchrun import Execute
 
-USER_ERROR = 2
 COMMANDS = {
     "reproduce": "dgc_repro.launch.reproduce:reproduce",
     "queue": "dgc_repro.launch.queue:queue",
@@ -64,11 +72,25 @@ def main() -> None:
 def leave(code: int) -> NoReturn:
     """End this process. After a stop a second signal changes nothing, while Python ends."""
     if code > 128:
-        from dgc_repro.launch.ranks import STOP_SIGNALS
-
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
+
+
+def complete() -> None:
+    """Tab completion of the command ``dgc-repro``: ``eval "$(dgc-repro -sc install=bash)"`` (docs/sweeps.md).
+    Hydra's shell functions call it. Without torch it takes about as long as Hydra does."""
+    with contextlib.suppress(UserError):  # a folder that is only half typed
+        add_conf_dirs(conf_dirs_apart(os.environ.get("COMP_LINE", "").split())[0])
+    if sys.argv[0].endswith(".py"):  # python -m dgc_repro: shells complete by the name of a command
+        sys.argv[0] = "dgc-repro"
+    _answer_of_hydra()
+
+
+def _answer_of_hydra() -> None:
+    """Have Hydra answer what needs no run."""
+    use_user_configs()
+    hydra.main(str(conf_dir()), "config", "1.3")(lambda config: None)()
 
 
 def dispatch(execute: Execute | None = None) -> None:
@@ -77,17 +99,13 @@ def dispatch(execute: Execute | None = None) -> None:
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
-    if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])):
-        from dgc_repro.launch.ranks import SUBMITTED
-
-        if sys.argv[1] != SUBMITTED:
-            raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
+    if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])) and sys.argv[1] != SUBMITTED:
+        raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
     added, arguments = conf_dirs_apart(sys.argv[1:])
     if set(arguments) in ({"-h"}, {"--help"}):
         add_conf_dirs(added)
-        use_user_configs()
         sys.argv[1:] = arguments
-        hydra.main(str(conf_dir()), "config", "1.3")(lambda config: None)()
+        _answer_of_hydra()
         return
     from dgc_repro.launch.command_line import run
 
@@ -103,39 +121,43 @@ def answer(action: Callable[[], None]) -> int:
         if not _stdout_is_closed():
             raise
         return 128 + signal.SIGPIPE
-    except UserError as error:
-        return say(str(error), USER_ERROR)
-    except (HydraException, OmegaConfBaseException) as error:
-        from dgc_repro.launch.overrides import in_one_line
-
-        return say(in_one_line(error), USER_ERROR)
-    except PermissionError as error:
-        return say(
-            f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours",
-            2,
-        )
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return say(f"{error.filename}: this name is too long for a file; give a shorter one", 2)
-        full = full_disk(error, "a file of this command")
-        if full is None:
+    except (Exception, KeyboardInterrupt) as error:
+        if (said := in_words(error)) is None:
             raise
-        return say(f"{full}, and give the same command again", 1)
-    except MemoryError as error:
-        return say(
-            f"memory: these sizes need more than there is ({error}); use smaller ones", USER_ERROR
-        )
-    except KeyboardInterrupt:
-        return say("stopped before the run began", 128 + signal.SIGINT)
-    except Exception as error:
-        from dgc_repro.launch.ranks import RunFailed, RunStopped
-
-        if isinstance(error, RunFailed):
-            return say(str(error), 1)
-        if isinstance(error, RunStopped):
-            return say(str(error), 128 + error.signal_number)
-        raise
+        return say(*said)
     return 0
+
+
+def in_words(error: BaseException) -> tuple[str, int] | None:
+    """The line and the exit code of an error that is shown without a traceback, None for another one."""
+    full = full_disk(error, "a file of this command")
+    match error:
+        case UserError():
+            return str(error), USER_ERROR
+        case HydraException() | OmegaConfBaseException():
+            from dgc_repro.launch.overrides import in_one_line  # imports torch: seconds
+
+            return in_one_line(error), USER_ERROR
+        case PermissionError():
+            where = f"no permission to write {error.filename}"
+            return f"paths.runs: {where}; set paths.runs to a folder of yours", USER_ERROR
+        case OSError(errno=errno.ENAMETOOLONG):
+            name = f"{error.filename}: this name is too long for a file"
+            return f"{name}; give a shorter one", USER_ERROR
+        case OSError() if full:
+            return f"{full}, and give the same command again", FAILED
+        case MemoryError():
+            return (
+                f"memory: these sizes need more than there is ({error}); use smaller ones",
+                USER_ERROR,
+            )
+        case KeyboardInterrupt():
+            return "stopped before the run began", 128 + signal.SIGINT
+        case RunFailed():
+            return str(error), FAILED
+        case RunStopped():
+            return str(error), 128 + error.signal_number
+    return None
 
 
 def _stdout_is_closed() -> bool:

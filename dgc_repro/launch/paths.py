@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import DiskFull, UserError, writing
 from dgc_repro.names import conf_dir as _conf_dir
 from dgc_repro.names import installed_papers, papers_in
 
@@ -165,6 +165,26 @@ def option(group: str, name: str) -> dict[str, Any]:
     path = conf_dir() / group / f"{name}.yaml"
     node: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return node
+
+
+def members(group: str) -> list[dict[str, Any]]:
+    """What each of our YAML files of a group says."""
+    return [option(group, path.stem) for path in sorted((conf_dir() / group).glob("*.yaml"))]
+
+
+@contextlib.contextmanager
+def writing_to(key: str, folder: Path) -> Iterator[None]:
+    """Raise UserError where what is done inside cannot write to the folder that a key names, and DiskFull for
+    a full disk."""
+    try:
+        with writing(folder):
+            yield
+    except DiskFull:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{key}: cannot write to {folder} ({error.strerror}); give a folder of yours"
+        ) from error
 
 
 def flat_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

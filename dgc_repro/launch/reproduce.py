@@ -42,6 +42,7 @@ from dgc_repro.launch.paths import (
     conf_dirs_apart,
     options,
     paper_members,
+    writing_to,
 )
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
@@ -115,16 +116,10 @@ class Reproduction:
         training."""
         key = "results" if is_published else "reproduced"
         root = Path(self.jobs[0].config["paths"][key])
-        try:
+        with writing_to(f"paths.{key}", root):
             root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=root):
-                pass
-        except OSError as error:
-            raise UserError(
-                f"paths.{key}: cannot write to {root} ({error.strerror}); set paths.{key} to a folder of "
-                "yours"
-            ) from error
-        return root
+                return root
 
     def publish(self, runs: Sequence[Run], root: Path) -> Path:
         """Write the page of these runs; its folder."""

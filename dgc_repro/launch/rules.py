@@ -31,7 +31,7 @@ from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.environment import available_cores, shortage
 from dgc_repro.launch.netlab import rates_of
 from dgc_repro.launch.networks import modelled
-from dgc_repro.launch.paths import conf_dir, option
+from dgc_repro.launch.paths import members, option
 from dgc_repro.launch.ranks import inside_torchrun
 from dgc_repro.launch.sections import NETLAB, SLURM
 from dgc_repro.optimizer.rounded import RoundedSGD
@@ -110,8 +110,7 @@ def replaced_by_policy(c: Setup) -> str | None:
     """A setting of the compressor that was given, and that the policy replaces on every rung."""
     field, leaf = c.policy.field, c.config["compressor"]
     value = leaf.get(field)
-    files = [option("compressor", p.stem) for p in (conf_dir() / "compressor").glob("*.yaml")]
-    nodes = [file.get("compressor", file) for file in files]
+    nodes = [file.get("compressor", file) for file in members("compressor")]
     if leaf["_target_"] not in [node.get("_target_") for node in nodes]:
         return None  # a user's own
     stated = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dgc_repro.errors import DiskFull, UserError, writing
+from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import (
     RESULTS_VERSION,
@@ -24,7 +24,7 @@ from dgc_repro.launch.identity import (
 )
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.overrides import key_of, known_keys
-from dgc_repro.launch.paths import is_group
+from dgc_repro.launch.paths import is_group, writing_to
 from dgc_repro.launch.ranks import OWN_TARGETS, RunHeld, execute, held, last_checkpoint
 from dgc_repro.launch.rules import validate
 from dgc_repro.launch.sections import SLURM
@@ -234,16 +234,9 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
             f"paths.runs: {folder} holds another config; give another paths.runs, or, if {path.name} was "
             "edited or damaged, delete it: the same command writes it again and continues"
         )
-    try:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+    with writing_to("paths.runs", folder):
+        folder.mkdir(parents=True, exist_ok=True)
         replace(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
-    except DiskFull:
-        raise
-    except OSError as error:
-        raise UserError(
-            f"paths.runs: cannot write to {folder} ({error.strerror}); give a folder of yours"
-        ) from error
 
 
 def scale_line(config: Mapping[str, Any]) -> str:

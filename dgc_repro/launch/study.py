@@ -258,14 +258,7 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
         sizes = tuple(gradient.numel() for gradient in found.values())
         parts = [found[name] + residuals[name] if fed else found[name] for name in found]
         vectors.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
-    facts = {
-        "data": run.splits.label,
-        "steps": steps,
-        "train/loss": run.progress.tally.mean_loss,
-        "parameters": sum(sizes),
-        "tensors": len(sizes),
-    }
-    return Gradients(sizes, np.stack(vectors), fed), facts
+    return Gradients(sizes, np.stack(vectors), fed), facts_of(run)
 
 
 def gradient_history(config: Mapping[str, Any], steps: int) -> Made:
@@ -336,15 +329,20 @@ def last_gradient(
     run, _ = trained(config, steps, embedded, device, key)
     gradients = gradients_of(run)
     norms = torch._foreach_norm(list(gradients.values()))
-    facts = {
-        "data": run.task.splits.label,
+    norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+    return compressing.joined(gradients), device, facts_of(run) | {"gradient_norm": norm}
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """Return what the record says of the training before a gradient was taken."""
+    sizes = [parameter.numel() for parameter in run.module.parameters()]
+    return {
+        "data": run.splits.label,
         "steps": run.progress.step,
         "train/loss": run.progress.tally.mean_loss,
-        "parameters": sum(p.numel() for p in run.module.parameters()),
-        "tensors": len(gradients),
-        "gradient_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
+        "parameters": sum(sizes),
+        "tensors": len(sizes),
     }
-    return compressing.joined(gradients), device, facts
 
 
 def gradients_of(run: Run) -> dict[str, Tensor]:

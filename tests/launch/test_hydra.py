@@ -28,7 +28,7 @@ from ranks import processes_of
 from tiny_run import FINISHED, PLAIN, TEXT, TIMED, TINY, built, play
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import completion, main, paths
+from dgc_repro.launch import main, paths
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, threads_of_worker
 from dgc_repro.launch.optimized import EVERY_RUN, KEY, MODELLED, OF_KIND, measured
 from dgc_repro.launch.overrides import composed
@@ -99,7 +99,7 @@ def test_info_of_every_kind(kind: str, says: str, printed: Printed) -> None:
 def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_LINE", line)
     monkeypatch.setattr(sys, "argv", ["dgc-repro", "-sc", "query=bash"])
-    completion.main()
+    main.complete()
 
 
 @pytest.mark.parametrize(
