@@ -14,6 +14,7 @@ component, overridden by ``study.<part>.<key>=...``; with ``measure`` each line 
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -358,7 +359,7 @@ def section_of(artifact: DictConfig, place: str, own: Sequence[str]) -> dict[str
 def _of_a_study(name: str, place: str, given: Sequence[str]) -> dict[str, Any]:
     """The config of a part that takes nothing of a model: its seed, its place, where it is written."""
     paper, _, artifact = name.partition("/")
-    config = resolved(config_of(apart(given, *OF_EVERY_STUDY)[0]))
+    config = _composed(apart(given, *OF_EVERY_STUDY)[0])
     experiment = {"paper": paper, "artifact": artifact, "row": place.partition(".")[2]}
     return {key: config[key] for key in OF_EVERY_STUDY} | {"experiment": experiment}
 
@@ -396,12 +397,22 @@ def _family(words: Sequence[str]) -> str | None:
 
 def _labelled(words: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
     """The config of a run; its scale is called ``custom`` where what is given departs from it."""
-    config = resolved(config_of([*words, *given]))
+    config = _composed([*words, *given])
     if apart(given, "seed", "paths", "sink")[1] == stated:
         return config
-    if _sizes(config) != _sizes(resolved(config_of([*words, *stated]))):
+    if _sizes(config) != _sizes(_composed([*words, *stated])):
         config["scale"]["name"] = CUSTOM
     return config
+
+
+def _composed(overrides: Sequence[str]) -> dict[str, Any]:
+    """The config of these overrides. Hydra takes 0.1 s for one, and entries of a queue share many."""
+    return deepcopy(_cached(tuple(overrides), tuple(conf_dirs())))
+
+
+@functools.cache
+def _cached(overrides: tuple[str, ...], _folders: tuple[Path, ...]) -> dict[str, Any]:
+    return resolved(config_of(overrides))
 
 
 def _sizes(config: dict[str, Any]) -> list[Any]:
