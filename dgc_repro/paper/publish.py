@@ -8,7 +8,6 @@ it again from the runs of the pool.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import io
 import json
