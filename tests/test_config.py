@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from everyday import everyday
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 from test_pool_config import POOLED, check_runs
@@ -185,7 +186,7 @@ def test_a_wrapper_builds(name: str) -> None:
     validate(configured(*given, *ladder))
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", everyday(EXPERIMENTS, *EXPERIMENTS[::3]))
 def test_an_experiment_composes_at_the_small_scale_of_its_family(experiment: str) -> None:
     stated = MEMBERS_OF_PAPERS[f"experiment/{experiment}"]
     family = stated.get("family", "text" if experiment in READ_TEXT else "")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import loops
 import pytest
 import torch
+from everyday import everyday
 from laws import same
 from loops import EF4, LADDER, MODELS, OVERLAP, Broken, Loop, gravac, played_by_ranks
 from processes import World
@@ -57,6 +59,7 @@ COMPRESSORS: dict[str, Compressor] = {
     "topk fed back": ErrorFeedback(TopK(0.1)),
     "uniform": PerLayer(EF4),
 }
+EARLY = ["float32", "mixed", "unused", "accumulated", "frozen before", "frozen in mid-training"]
 CONVERTED = [name for name in LOOPS if "frozen" not in name]
 
 
@@ -85,8 +88,14 @@ def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: World, 
             assert ours["saved"]["ledger"]["payload_bytes"] == loop.steps * sent, way
 
 
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize(
+    ("name", "compressor"),
+    everyday(
+        product(CONVERTED, COMPRESSORS),
+        *((name, "topk fed back") for name in CONVERTED),
+        *(("float32", compressor) for compressor in COMPRESSORS),
+    ),
+)
 def test_compressed_means_are_those_of_the_simulated_world(
     two_workers: World, name: str, compressor: str
 ) -> None:
@@ -326,8 +335,14 @@ SCALED_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("way", SCALED)
-@pytest.mark.parametrize("name", SCALED_LOOPS)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    everyday(
+        product(SCALED_LOOPS, SCALED),
+        *(("float32", way) for way in SCALED),
+        *((name, "overlap, bucket views") for name in SCALED_LOOPS),
+    ),
+)
 def test_a_growing_scale_trains_alike_during_and_after_backward(
     two_workers: World, way: str, name: str
 ) -> None:
@@ -509,7 +524,9 @@ def test_a_model_whose_buffers_are_kept_is_freed(two_workers: World) -> None:
 # Communication hooks of torch.
 
 
-@pytest.mark.parametrize("name", [*LOOPS, "static graph"])
+@pytest.mark.parametrize(
+    "name", everyday([*LOOPS, "static graph"], *EARLY, "static graph", "unused, bucket views")
+)
 def test_a_hook_trains_as_attach_with_overlap_bit_for_bit(two_workers: World, name: str) -> None:
     loop = replace(LOOPS.get(name) or Loop("float32", None, static=True, view=True), compressor=EF4)
     expected = played(two_workers, replace(loop, overlap=True))
@@ -532,9 +549,6 @@ def test_a_hook_resumes_bit_for_bit(two_workers: World, name: str) -> None:
         for part in ("means", "states", "parameters"):
             assert same(one[part], other[part]), part
         assert one["saved"]["ledger"] == other["saved"]["ledger"]
-
-
-EARLY = ["float32", "mixed", "unused", "accumulated", "frozen before", "frozen in mid-training"]
 
 
 @pytest.mark.parametrize("name", [*EARLY, "unused, bucket views", "frozen, zeros kept in views"])
