@@ -309,14 +309,15 @@ def head(asked: Question, settings: Mapping[str, Any], measured: bool) -> list[s
     exchange = f"modelled for {asked.device.upper()} from counted launches, waits and bytes (a lower bound)"
     if asked.device == CPU:
         exchange = "measured in the benchmark on a slim model, scaled to this one's parameters"
-    if settings["compute_ms"]:
-        compute = "given"
     if measured:
         compute, exchange = "measured here", "measured here with this model's gradients"
+    if settings["compute_ms"]:
+        compute = "given"
+    is_known = settings["compute_ms"] or not measured  # a measured time is in the table
     name = settings["model"]
     return [
         f"{name}, {model.sizes.parameters / 1e6:.4g} M parameters",
-        f"compute {1e3 * asked.compute:.3g} ms, {compute}" if not measured else f"compute: {compute}",
+        f"compute {1e3 * asked.compute:.3g} ms, {compute}" if is_known else f"compute: {compute}",
         f"compress and decompress: {exchange}",
         "communicate: modelled, hidden behind backward where buckets can overlap; "
         f"{asked.network.source or 'rates as given'}",

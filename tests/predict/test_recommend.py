@@ -41,6 +41,7 @@ from dgc_repro.predict.recommend import (
     Row,
     chosen,
     command_of,
+    head,
     question,
     recommend,
 )
@@ -214,6 +215,13 @@ def test_one_worker_hands_over_what_it_does_among_others(compressor: Compressor)
     assert {name: size for name, (_, size) in calls.items()} == link.ledger.payload_by_collective
     assert seconds > 0
     assert all(torch.equal(given[name], tensor) for name, tensor in gradients().items())
+
+
+def test_a_given_compute_time_is_said_to_be_given_also_where_others_are_measured() -> None:
+    words = ["network=ethernet_1gbit", "compute_ms=300", "measure=true"]
+    lines = head(asked(*words), cli_args.read(words, "recommend", KEYS, ())[0], measured=True)
+    assert lines[1] == "compute 300 ms, given"
+    assert lines[2].startswith("compress and decompress: measured here")
 
 
 def test_a_plan_is_measured_after_its_warm_up(benchmark: Benchmark) -> None:
