@@ -80,7 +80,7 @@ EXPERIMENTS = [
 READ_TEXT = {"gravac/table3_lstm", *(f"lecture/batch_size_{m}" for m in ("lstm", "transformer"))}
 """Experiments whose data set stands in the lines of their artifacts."""
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
-TRAINED = [name for name, node in ARTIFACTS.items() if "study" not in node]
+TRAINED = [name for name, node in ARTIFACTS.items() if not {"study", "measure"} & set(node)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
 """Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}
