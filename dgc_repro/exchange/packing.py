@@ -4,8 +4,8 @@ A `Collective` takes the requests of one worker after another (`add`), so that s
 one gradient at a time, is then sent (`send`: the collective is under way), and answers when it has
 landed. Buffers are reused from step to step.
 
-Alignment: a part starts at a multiple of its element size; the filling in between is sent, and
-counted, like everything else.
+Alignment: a part starts at a multiple of its element size. The filling in between is sent, and counted,
+like everything else. It holds zeros, or what an earlier step has left in the buffer.
 """
 
 from __future__ import annotations

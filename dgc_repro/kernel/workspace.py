@@ -25,7 +25,8 @@ class Workspace:
     def scratch(
         self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """A 1-d buffer of ``size`` elements whose content is undefined."""
+        """A 1-d buffer of ``size`` elements. It holds zeros, or what an earlier step has left in it: what travels
+        has gaps that nobody writes (exchange/packing.py), and foreign memory must not be sent in them."""
         buffer = self._scratch.get(key)
         if (
             buffer is None
@@ -33,7 +34,7 @@ class Workspace:
             or buffer.dtype != dtype
             or buffer.device != device
         ):
-            buffer = self._scratch[key] = torch.empty(size, dtype=dtype, device=device)
+            buffer = self._scratch[key] = torch.zeros(size, dtype=dtype, device=device)
         return buffer if buffer.numel() == size else buffer[:size]
 
     def storages(self) -> set[int]:

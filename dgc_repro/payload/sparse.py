@@ -215,7 +215,7 @@ class Sparse(BatchPayload):
         layout = sparse_layout(chosen.sizes, chosen.counts, indices, kind)
         device, size = chosen.values.device, layout.size
         buffer = (
-            torch.empty(size, dtype=torch.uint8, device=device)
+            torch.zeros(size, dtype=torch.uint8, device=device)
             if scratch is None
             else scratch("sparse", size, torch.uint8, device)
         )
