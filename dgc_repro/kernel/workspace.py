@@ -25,8 +25,9 @@ class Workspace:
     def scratch(
         self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """A 1-d buffer of ``size`` elements. It holds zeros, or what an earlier step has left in it: what travels
-        has gaps that nobody writes (exchange/packing.py), and foreign memory must not be sent in them."""
+        """A 1-d buffer of ``size`` elements whose content is undefined. One of bytes holds zeros, or what an
+        earlier step has left in it: bytes travel with gaps that nobody writes (exchange/packing.py), and what
+        lay in the process's memory must not be sent in them."""
         buffer = self._scratch.get(key)
         if (
             buffer is None
@@ -34,7 +35,8 @@ class Workspace:
             or buffer.dtype != dtype
             or buffer.device != device
         ):
-            buffer = self._scratch[key] = torch.zeros(size, dtype=dtype, device=device)
+            make = torch.zeros if dtype == torch.uint8 else torch.empty
+            buffer = self._scratch[key] = make(size, dtype=dtype, device=device)
         return buffer if buffer.numel() == size else buffer[:size]
 
     def storages(self) -> set[int]:

@@ -285,7 +285,8 @@ def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
 ) -> None:
     counted = exchanged(compressor)
     assert counted.triton <= most
-    assert len(counted.operations) <= 12, counted.operations
+    # `zeros`: buffers of bytes, in the step that makes them.
+    assert sum(name != "zeros" for name in counted.operations) <= 12, counted.operations
     assert exchanged(compressor, SHAPES[:3]).triton <= counted.triton
     # Tables of a layout are sent once, and the sizes of ragged payloads alone are read.
     ragged = any(getattr(part, "ragged", False) for part in nested(compressor))
