@@ -1,5 +1,5 @@
-"""Where the config files lie, the files of papers, git in this checkout, and renamed keys and values. Records
-written before a renaming have the first names."""
+"""Where the config files lie, the files of papers, git in this checkout, and keys and values that were
+renamed or are gone. Records written before have the first names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,19 @@ FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
 """The first name of each renamed key."""
 FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
     ("exchange", "overlap"): {False: "after_backward", True: "per_bucket"},
-    ("exchange", "aggregation"): {"sharded": "scatter", "gtopk": "tree"},
+    ("exchange", "aggregation"): {"sharded": "scatter"},
     ("policy", "gain"): {"energy": "error_fed"},
 }
 """The first name of each renamed value, by the key's new name."""
+GONE: dict[tuple[str, ...], tuple[Any, str]] = {
+    ("launch", "workers_per_node"): (None, "dgc_repro.attach averages inside nodes, docs/fsdp.md"),
+    ("compressor", "feedback"): (
+        "own",
+        "error feedback is the paper's, with a worker's own factors",
+    ),
+}
+"""Keys that are no more: the value that did nothing, and what there is instead. A record with this value is
+the run of a config without the key. With another value it is no run of today."""
 
 
 def conf_dir() -> Path:
@@ -102,7 +111,10 @@ def git(command: str) -> str:
 
 
 def renamed(key: str) -> str:
-    """A clause that names the new key in the place of a dotted first one; empty where it was not renamed."""
+    """A clause that names the new key in the place of a dotted first one, or says what there is in the place
+    of one that is gone; empty of another key."""
+    if tuple(key.split(".")) in GONE:
+        return f"it is no more: {GONE[tuple(key.split('.'))][1]}"
     for new, first in FIRST_KEYS.items():
         old = ".".join(first)
         if key == old or key.startswith(f"{old}."):
@@ -119,6 +131,10 @@ def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
         _move(found, first, key)
     for key, names in FIRST_VALUES.items():
         _replace(found, key, {first: name for name, first in names.items()})
+    for key, (without_effect, _) in GONE.items():
+        node, last = _node(found, key)
+        if node.get(last, object()) == without_effect:
+            del node[last]
     return found
 
 

@@ -14,6 +14,7 @@ from dgc_repro.launch.identity import config_hash, is_same_run, run_folder
 from dgc_repro.launch.jobs import Job, published_run
 from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
 from dgc_repro.launch.study import kind_of
+from dgc_repro.names import GONE, with_current_names
 from dgc_repro.paper import pool
 from dgc_repro.paper.publish import artifacts_in, run_ids
 
@@ -76,7 +77,6 @@ def test_a_page_names_each_run_of_a_pool(place: Path) -> None:
         ("", "train.profile", True),
         ("", "train.local_steps", 2),
         ("", "exchange.aggregation", "sharded"),
-        ("", "launch.workers_per_node", 2),
         ("", "optimizer.clip_norm", 1.0),
         ("model=resnet101", "model.blocks", [1, 1, 1, 1]),
         ("compressor=topk", "wrapper.error_feedback.decay", 0.9),
@@ -101,6 +101,21 @@ def test_a_record_without_a_setting_is_the_run_with_its_default_alone(
     assert not is_same_run(config, other)
     assert not is_same_run({**record, "seed": 99}, config)
     assert config_hash(other) != config_hash(config)
+
+
+@pytest.mark.parametrize(
+    ("given", "gone", "value"),
+    [("", "launch.workers_per_node", 2), ("compressor=powersgd", "compressor.feedback", "mean")],
+)
+def test_a_record_with_a_key_that_is_gone_is_the_run_without_it_where_it_did_nothing(
+    given: str, gone: str, value: Any
+) -> None:
+    config, (group, key) = configured(*given.split()), gone.split(".")
+    without_effect, _ = GONE[group, key]
+    for stated, same in ((without_effect, True), (value, False)):
+        record = deepcopy(config)
+        record[group][key] = stated
+        assert is_same_run(with_current_names(record), config) == same
 
 
 def test_a_finished_run_is_found_by_its_settings_whatever_its_hash(

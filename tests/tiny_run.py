@@ -80,10 +80,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "ef_signsgd": ("compressor=ef_signsgd", "wrap=[error_feedback]"),
     # Low rank.
     "powersgd": ("compressor=powersgd", "compressor.rank=2", "wrap=[error_feedback]"),
-    "powersgd against the mean": (
-        *("compressor=powersgd", "compressor.rank=1", "compressor.feedback=mean"),
-        "wrap=[error_feedback]",
-    ),
     "powersgd on a ladder": (
         *("compressor=powersgd", "policy=fixed", "policy.field=rank", "policy.values=[4,1]"),
         *("policy.rung=2", "wrap=[error_feedback]"),
@@ -110,8 +106,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     # Combine.
     "shards": (*UNIFORM4_EF, "compressor.block=100", "exchange.aggregation=sharded"),
     "shards of a ladder": (*STEPWISE, "wrap=[error_feedback]", "exchange.aggregation=sharded"),
-    "tree": ("compressor=topk", "wrap=[error_feedback]", "exchange.aggregation=gtopk"),
-    "the fewest bytes": ("compressor=topk", "wrap=[error_feedback]", "exchange.aggregation=auto"),
     # Policies.
     "warm-up": (
         *("compressor=topk", "policy=warmup", "policy.values=[0.5,0.1]"),
@@ -245,7 +239,7 @@ def state_of(run: Run) -> dict[str, list[Tensor]]:
         "model": run.module.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "inner": [inner.state_dict() for inner in (run.local.inner if run.local else ())],
-        "compressor": [run.exchange.state_dict(run.seat(i)) for i in range(len(run.workers.ranks))],
+        "compressor": [run.exchange.state_dict(i) for i in range(len(run.workers.ranks))],
         "random": [run.workers.state_dict(i) for i in range(len(run.workers.ranks))],
         "epoch start": run.progress.epoch_start,
         "carried": run.progress.carried,

@@ -8,13 +8,11 @@ all Q. Keeps Q, 4 r cols bytes a matrix (and a spare of the same size).
 
     P = M_i Q;  P = Mean(P);  P = orthogonalize(P);  Q_i = M_i^T P;  Q = Mean(Q_i);  mean = P Q^T
 
-Error feedback has two readings, because P is known only when all have spoken (``feedback``):
-
-* ``own``, the paper's algorithm 2: e_i = M_i - decompress(compress(M_i)), a worker's own matrix
-  against what it sent, own = P Q_i^T. That is P P^T M_i, a projection, hence a contraction; and the
-  mean of the owns is P Mean(Q_i)^T, the mean.
-* ``mean``, the authors' code and torch's DDP hook: e_i = M_i - P Q^T, against what all receive.
-  What others sent stands in a worker's residual with a minus; in the mean over workers the two agree.
+Error feedback is the paper's algorithm 2: e_i = M_i - decompress(compress(M_i)), a worker's own matrix
+against what it sent, P Q_i^T. That is P P^T M_i, a projection, hence a contraction; and the mean of what
+workers sent is P Mean(Q_i)^T, the mean. The authors' code and torch's DDP hook compare with what all receive,
+e_i = M_i - P Q^T: what others sent then stands in a worker's residual with a minus. In the mean over workers
+the two agree.
 
 Differs: a matrix whose factors would be no smaller than itself, r (rows + cols) >= rows cols, goes
 whole, as vectors do (the authors' code cuts r to the smaller side, which sends more for the same).
@@ -37,12 +35,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from dgc_repro.checked import Count, checked, one_of
+from dgc_repro.checked import Count, checked
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import ByBatch, Context, State, joined
 from dgc_repro.kernel import lowrank, native
@@ -51,16 +48,13 @@ from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.payload import LowRank
 from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
-FEEDBACKS = ("own", "mean")
-
 
 @checked
 class PowerSGD(ByBatch):
-    """``rank``: columns of the factors, from 1. ``feedback``: what an error feedback around it compares
-    with, ``own`` or ``mean``. State of a matrix: ``q``, f32[r, cols]; zeros before it was drawn."""
+    """``rank``: columns of the factors, from 1. State of a matrix: ``q``, f32[r, cols]; zeros before it was
+    drawn."""
 
     rank: Count = 4
-    feedback: Annotated[str, one_of(FEEDBACKS)] = "own"
     needs_feedback = True
 
     def check_fits(self, shapes: Sequence[torch.Size]) -> None:
@@ -129,8 +123,7 @@ class PowerSGD(ByBatch):
         torch._foreach_copy_(following, of.each_q(mean_q))
         mean = context.results(batch)
         lowrank.outer(mean, of, p, mean_q, 1.0, accumulate=False)
-        own = LowRank(of, p, q if self.feedback == "own" else mean_q)
-        return Outcome(mean.tensors, own, [{"q": one} for one in following])
+        return Outcome(mean.tensors, LowRank(of, p, q), [{"q": one} for one in following])
 
     def matrix(self, shape: torch.Size) -> tuple[int, int] | None:
         """Rows and columns of a tensor that is sent as factors; None where it goes whole."""

@@ -105,7 +105,7 @@ def explained_by(sparsifier: object, chosen: Selections) -> Tensor:
 
 def check_exact(sparsifier: object) -> None:
     """Raise ValueError where values are rounded as they are sent: where sums are
-    sent on (`Sharded`, `GTopK`), no residual would hold that error."""
+    sent on (`Sharded`), no residual would hold that error."""
     values = getattr(sparsifier, "values", "fp32")
     if values != "fp32":
         raise ValueError(

@@ -70,7 +70,7 @@ def variants(
     rung that the policy may plan: `Variant`s of kernel/gpu/launch.py. Needs Triton, and no GPU.
 
     ``parameters``: name to tensor; their shapes and types matter, and their values do not. An exchange whose
-    tensor operations have sizes that depend on values (gTop-k, shards of sparse payloads) is followed as far
+    tensor operations have sizes that depend on values (shards of sparse payloads) is followed as far
     as there."""
     from torch._subclasses.fake_tensor import DynamicOutputShapeException  # slow imports
 

@@ -8,8 +8,7 @@ Three columns that never share a name:
                    allgather N-1, broadcast (N-1) / N, all-to-all 1 (of an all-to-all the payload
                    is what goes to other workers: what a worker has for itself is not sent)
 
-The gradient exchange has all three. In a two-level world it is what goes between nodes; what stays
-inside them is a column of its own (``node``). Everything else (signals, buffers, evaluation, checks)
+The gradient exchange has all three. Everything else (signals, buffers, evaluation, checks)
 has wire bytes under its own name, and ``total_wire_bytes`` is the sum of all of them: the number a
 network interface's counter sees, TCP/IP headers aside. ``calls`` counts the collectives by purpose and
 kind: what headers and latency are paid for.
@@ -27,10 +26,9 @@ from typing import TypeVar
 Number = TypeVar("Number", int, float)
 
 GRADIENT = "gradient"
-NODE = "node"  # two-level worlds: what stays inside a node
 CHECK = "check"
-IN_STEPS = (GRADIENT, NODE, "signal")
-PURPOSES = (NODE, "signal", "buffer", "evaluation", CHECK)
+IN_STEPS = (GRADIENT, "signal")
+PURPOSES = ("signal", "buffer", "evaluation", CHECK)
 
 
 def moved_by(collective: str, world_size: int) -> float:
@@ -76,17 +74,6 @@ class Ledger:
             before = self.payload_by_collective.get(collective, 0)
             self.payload_by_collective[collective] = before + payload_bytes
 
-    def take_over(self, other: Ledger, purpose: str) -> None:
-        """Count another ledger's wire bytes and seconds here under one name, but for what was compared
-        (exchange.check), which is no part of a step."""
-        for name, moved in other.wire_bytes.items():
-            into = CHECK if name == CHECK else purpose
-            self.wire_bytes[into] = self.wire_bytes.get(into, 0.0) + moved
-            _add(self.calls, into, other.calls_by_collective(name))
-            _add(self.moved, into, other.moved_by_collective(name))
-            if name in other.seconds:
-                self.seconds[into] = self.seconds.get(into, 0.0) + other.seconds[name]
-
     def clear(self) -> None:
         """Forget everything."""
         self.load_state_dict(Ledger().state_dict())
@@ -109,8 +96,7 @@ class Ledger:
 
     @property
     def step_seconds(self) -> float | None:
-        """Modelled communication of all steps: gradients, inside of nodes, signals; None without a
-        model."""
+        """Modelled communication of all steps: gradients and signals; None without a model."""
         if not self.seconds:
             return None
         return sum(self.seconds.get(purpose, 0.0) for purpose in IN_STEPS)

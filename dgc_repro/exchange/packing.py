@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
+from dgc_repro.exchange.wire import MAX, SUM, Pending, Sizes
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch, Numbers
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.payload.requests import (
-    Agree,
     AllToAll,
     Choose,
     Gather,
@@ -424,24 +423,6 @@ def bytes_of(key: Key, payload: Payload) -> list[tuple[str, int]]:
     return [(_name(key), num_bytes(payload))]
 
 
-class Agreement(Collective):
-    """`Agree`: rank 0's tensors, moved as bytes."""
-
-    def send(self) -> None:
-        tensors = {name: request.tensor.contiguous() for name, request in self._asked[0].items()}
-        layout, size = places([(t.numel(), t.dtype) for t in tensors.values()])
-        flat = self._lockstep.buffer("agree", size, torch.uint8)
-        write_parts(flat, [t.view(-1) for t in tensors.values()], layout)
-        label = f": {', '.join(map(_name, tensors))}"
-        self.landing = self._link.combine_(BROADCAST, flat, GRADIENT, label)
-        self._link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
-        self._parts = read_parts(flat, layout)
-
-    def answers(self) -> Answers:
-        asked = zip(self._asked[0].items(), self._parts, strict=True)
-        return {name: part.view(request.tensor.shape) for (name, request), part in asked}
-
-
 class Choice(Collective):
     """`Choose`: energies summed over tensors but the absent ones, averaged over workers, one answer for
     all."""
@@ -468,7 +449,7 @@ class Choice(Collective):
 
 
 SERVED_BY: dict[type, type[Collective]] = {
-    Choose: Choice, Agree: Agreement, Max: Reduction, Mean: Reduction,
+    Choose: Choice, Max: Reduction, Mean: Reduction,
     Gather: Collection, GatherRagged: Collection, AllToAll: Collection,
 }  # fmt: skip
 

@@ -76,23 +76,6 @@ class ProcessGroupWire:
         dist.barrier(group=self.group)
 
 
-def node_groups(
-    device: torch.device, node_size: int, timeout_seconds: float
-) -> tuple[ProcessGroupWire, ProcessGroupWire | None]:
-    """The wire inside this worker's node of ``node_size`` consecutive ranks, and, for the first of
-    them, the wire between nodes. All ranks call it together."""
-    world, rank = dist.get_world_size(), dist.get_rank()
-    timeout = datetime.timedelta(seconds=timeout_seconds)
-    inside = None
-    for first in range(0, world, node_size):
-        group: Any = dist.new_group(list(range(first, first + node_size)), timeout)
-        if first <= rank < first + node_size:
-            inside = ProcessGroupWire(device, group)
-    leaders: Any = dist.new_group(list(range(0, world, node_size)), timeout)
-    assert inside is not None, "the workers are a multiple of the node's size"
-    return inside, ProcessGroupWire(device, leaders) if rank % node_size == 0 else None
-
-
 def splits() -> bool:
     """Whether torch makes a group by splitting the communicator of the world, in which all ranks of the world
     have to take part (nccl after ``init_process_group(device_id=)``)."""

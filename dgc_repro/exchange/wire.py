@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed import DistError
 
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ledger import NODE, Ledger
+from dgc_repro.exchange.ledger import Ledger
 
 Cost = Callable[[str, int], float]
 """Modelled seconds of a collective (named as in the ledger) in which a worker hands over so many bytes."""
@@ -129,9 +129,7 @@ def is_of_a_collective(error: BaseException) -> bool:
 class Link:
     """A wire whose every byte and millisecond is counted. ``check``: before each collective all
     ranks compare what they are about to ask, so that a disagreement is a sentence and not a hang.
-    ``node_size``: workers that one of this wire's workers hands each answer to (two-level worlds);
-    ``everybody``: the link between all workers there, who compare. ``cost``: of this wire's collectives
-    on a network that is modelled, ``node_cost``: of those inside a node."""
+    ``cost``: of collectives on a network that is modelled."""
 
     def __init__(
         self,
@@ -140,26 +138,20 @@ class Link:
         clock: Clock,
         *,
         check: bool = False,
-        node_size: int = 1,
-        everybody: Link | None = None,
         cost: Cost | None = None,
-        node_cost: Cost | None = None,
     ) -> None:
         self.wire = wire
         self.ledger = ledger
         self.clock = clock
         self.check = check
-        self.node_size = node_size
         self.cost = cost
-        self.node_cost = node_cost
-        self._everybody = everybody or self
 
     def combine_(self, how: str, flat: Tensor, purpose: str, label: str = "") -> Pending:
         """`Wire.combine_`. ``label``: for the comparison of what ranks ask, such as ": tensor"."""
         if self.check:
             self._compare(f"{how} {purpose}", label, flat)
         collective = BROADCAST if how == BROADCAST else "allreduce"
-        self._count(purpose, collective, flat.nbytes, flat.nbytes)
+        self._count(purpose, collective, flat.nbytes)
         asked = f"{collective} of {purpose} ({flat.nbytes} bytes)"
         with self._communicating(asked):
             return self._timed(self.wire.combine_(how, flat), asked)
@@ -177,13 +169,13 @@ class Link:
         if sizes is None:
             if self.check:
                 self._compare(f"gather {purpose}", label, flats[0])
-            self._count(purpose, "allgather", payload, payload * self.wire.world_size)
+            self._count(purpose, "allgather", payload)
             asked = f"allgather of {purpose} ({payload} bytes)"
         else:  # without the buffer's size: it may differ between ranks
             if self.check:
                 self._compare(f"alltoall {purpose}", label)
                 self._compare_pairs(sizes[0], label)
-            self._count(purpose, "alltoall", sum(sizes[0].to), sum(sizes[0].come))
+            self._count(purpose, "alltoall", sum(sizes[0].to))
             asked = f"alltoall of {purpose}"
         with self._communicating(asked):
             rows, pending = self.wire.collect(flats, slot, sizes)
@@ -199,12 +191,9 @@ class Link:
         with asking(f"barrier {when}", self.clock):
             self.wire.barrier()
 
-    def _count(self, purpose: str, collective: str, payload_bytes: int, answer_bytes: int) -> None:
+    def _count(self, purpose: str, collective: str, payload_bytes: int) -> None:
         seconds = self.cost(collective, payload_bytes) if self.cost else None
         self.ledger.add(purpose, collective, payload_bytes, self.wire.world_size, seconds)
-        if self.node_size > 1:  # the answer is handed on
-            seconds = self.node_cost("broadcast", answer_bytes) if self.node_cost else None
-            self.ledger.add(NODE, "broadcast", answer_bytes, self.node_size, seconds)
 
     def agree(self, text: str) -> None:
         """Compare what ranks have decided, where they compare what they ask. Raises RanksDisagree."""
@@ -226,7 +215,7 @@ class Link:
         kind, colon, tensors = label.partition(": ")
         size = "" if flat is None else f" {flat.dtype} x {flat.numel()}".replace("torch.", "")
         text = f"{text}{kind}{size}{colon}{tensors}"
-        said = self._everybody.tell_all(text, purpose="check")
+        said = self.tell_all(text, purpose="check")
         for rank, other in enumerate(said):
             if other != said[0]:
                 raise RanksDisagree(
@@ -278,8 +267,7 @@ class Link:
             rows, pending = self.wire.collect([flat] * self.wire.local_workers, slot)
             pending.wait()
         if purpose is not None:
-            seconds = self.cost("allgather", flat.nbytes) if self.cost else None
-            self.ledger.add(purpose, "allgather", flat.nbytes, self.wire.world_size, seconds)
+            self._count(purpose, "allgather", flat.nbytes)
         return rows[0]
 
 

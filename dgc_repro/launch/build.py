@@ -28,7 +28,6 @@ from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import rules
 from dgc_repro.launch.components import build_compressor, component
@@ -78,41 +77,21 @@ def build_run(
     # What one step of the optimizer learns from: local steps are each worker's own.
     optimizer_batch = settings.step_size * (1 if c.has_local_steps else wire.world_size)
     progress = Progress(policy=c.policy.init())
-    check, cost = c.exchange.check, modelled(config, lambda: progress.step)
-    link = Link(wire, Ledger(), Clock(device), check=check, cost=cost.between_all)
+    cost = modelled(config, lambda: progress.step)
+    link = Link(wire, Ledger(), Clock(device), check=c.exchange.check, cost=cost)
     ready(task.splits)
-    nodes = nodes_of(wire, c.node_size, timeout) if c.node_size > 1 else None
-    between = link
-    if nodes is not None:
-        between = Link(
-            nodes.between,
-            link.ledger,
-            link.clock,
-            check=check,
-            node_size=c.node_size,
-            everybody=link,
-            cost=cost.between_nodes,
-            node_cost=cost.inside_node,
-        )
 
-    def trained(module: nn.Module, notes: list[str]) -> Trained:
+    def trained(module: nn.Module) -> Trained:
         if settings.channels_last:
             module = module.to(memory_format=torch.channels_last)
         named = dict(module.named_parameters())
-        compressor = build_compressor(config, c.policy, named, notes)
+        compressor = build_compressor(config, c.policy)
         parameters = {name: p for name, p in named.items() if p.requires_grad}
-        exchange = GradientExchange(
-            compressor, parameters, between, seed=seed, unit=c.exchange.unit
-        )
+        exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=c.exchange.unit)
         compile_ahead(exchange, c.policy)
         junction: Junction
         forward: Any = module if c.simulated else wrap(module, device)
-        if nodes is not None:
-            if not c.simulated:
-                hook_of(forward, False).junction = AfterBackward(exchange, {})
-            junction = InsideNodes(exchange, parameters, nodes.inside, c.node_size)
-            compile_ahead(junction.node)
-        elif c.simulated:
+        if c.simulated:
             junction = AfterBackward(exchange, parameters)
         else:
             hook = hook_of(forward, c.overlap)
@@ -141,12 +120,10 @@ def build_run(
         )
 
     slow = emulated_bf16(settings.precision, device.type)
-    notes = [slow] if slow else []
-    first = trained(module, notes)
+    first = trained(module)
     if c.simulated:  # factors take no more than the whole model
         named = dict(first.module.named_parameters())
-        senders = wire.world_size // c.node_size
-        check_memory(first.exchange.compressor, named, senders, local=c.has_local_steps)
+        check_memory(first.exchange.compressor, named, wire.world_size, local=c.has_local_steps)
     return Run(
         **vars(first),
         settings=settings,
@@ -159,11 +136,10 @@ def build_run(
         progress=progress,
         seed=seed,
         steps_per_epoch=steps,
-        trained=lambda module: trained(module, []),  # its notes are those of the first model
+        trained=trained,
         sam=c.optimizer if isinstance(c.optimizer, SAM) else None,
         low_rank=c.low_rank,
-        workers_per_node=c.node_size,
-        notes=notes + rules.notes(c),
+        notes=([slow] if slow else []) + rules.notes(c),
         stopping=c.stopping,
         meter=InterfaceMeter(link, Lab.interface) if c.in_lab else NoMeter(),
     )

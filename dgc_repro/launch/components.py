@@ -11,11 +11,10 @@ import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
@@ -23,7 +22,6 @@ from dgc_repro.compressor.interface import Compressor, Measurable, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import aggregated
-from dgc_repro.exchange.gradients import MODEL
 from dgc_repro.launch.paths import members, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import mapping, nearest
@@ -150,19 +148,10 @@ def settled(config: Config) -> dict[str, Any]:
     return own
 
 
-def build_compressor(
-    config: Config,
-    policy: Policy,
-    parameters: Mapping[str, Tensor] = MappingProxyType({}),
-    notes: list[str] | None = None,
-) -> Compressor:
+def build_compressor(config: Config, policy: Policy) -> Compressor:
     """Fold leaf, ladder and wrappers: ``wrap`` is outermost first; ``ladder`` in it says where the
-    ladder goes (default: innermost, so that all rungs share what is around it).
-
-    ``parameters``: of the model, for ``exchange.aggregation=auto``, which says in ``notes`` what it took.
-    """
+    ladder goes (default: innermost, so that all rungs share what is around it)."""
     wrap = _wrap_list(config)
-    sizes = _sizes(wrap, parameters, config)
     has_ladder = policy.field is not None
     if LADDER in wrap and not has_ladder:
         raise UserError(
@@ -174,9 +163,7 @@ def build_compressor(
 
     def made(**setting: Any) -> Compressor:
         method = component(leaf, "compressor", **setting)
-        launch = config["launch"]
-        workers = launch["workers"] // (launch["workers_per_node"] or 1)  # between nodes
-        return aggregated(method, config["exchange"]["aggregation"], sizes, workers, notes)
+        return aggregated(method, config["exchange"]["aggregation"])
 
     if not has_ladder:
         return _wrapped(wrap, made(), config)
@@ -213,20 +200,6 @@ def _wrap_list(config: Config) -> list[str]:
     if len(set(wrap)) != len(wrap):
         raise UserError(f"wrap: each wrapper once, got {list(wrap)}")
     return list(wrap)
-
-
-def _sizes(wrap: Sequence[str], parameters: Mapping[str, Tensor], config: Config) -> dict[str, int]:
-    """Values of what is compressed, by name: each tensor that ``per_layer`` does not exempt, or the
-    one vector of all."""
-    if config["exchange"]["unit"] == MODEL:
-        return {MODEL: sum(tensor.numel() for tensor in parameters.values())}
-    sizes = {name: tensor.numel() for name, tensor in parameters.items()}
-    if PER_LAYER in wrap:
-        rule = component(config["wrapper"][PER_LAYER], f"wrapper.{PER_LAYER}", inner=Dense())
-        for name, tensor in parameters.items():
-            if rule.exempt(tensor, name):
-                del sizes[name]
-    return sizes
 
 
 def _wrapped(names: Sequence[str], inner: Compressor, config: Config) -> Compressor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from hydra.core.config_store import ConfigStore
@@ -46,41 +46,22 @@ def costs(network: Network, workers: int, step: int = 0) -> Costs:
         raise UserError(f"network.{error}") from error
 
 
-class Modelled(NamedTuple):
-    """Costs for the links of a run: between all workers, between nodes, inside a node; None where no network
-    is named."""
-
-    between_all: Cost | None = None
-    between_nodes: Cost | None = None
-    inside_node: Cost | None = None
-
-
-def modelled(config: Config, step: Callable[[], int]) -> Modelled:
-    """A network may have the run stand for another one, of more workers and longer messages. ``step``: of
-    the run, now. Raises UserError where network and workers do not fit."""
+def modelled(config: Config, step: Callable[[], int]) -> Cost | None:
+    """What collectives cost on the network that a config names; None where it names none. A network may have
+    the run stand for another one, of more workers and longer messages. ``step``: of the run, now. Raises
+    UserError where network and workers do not fit."""
     network = named_network(config)
     if network is None:
-        return Modelled()
-    workers = network.as_workers or config["launch"]["workers"]
-    node_size = config["launch"]["workers_per_node"] or 1
-    scale = network.message_scale
-    by_rate: dict[int, tuple[Costs, Costs, Costs]] = {}
-    for since in (0, *(since for since, _ in network.changes())):
-        everybody = costs(network, workers, since)
-        try:  # with nothing inside a node, rates may be one for each worker
-            inside = everybody if node_size == 1 else everybody.inside(node_size)
-            by_rate[since] = (everybody, everybody.between(node_size), inside)
-        except ValueError as error:
-            raise UserError(f"launch.{error}") from error
+        return None
+    workers, scale = network.as_workers or config["launch"]["workers"], network.message_scale
+    changes = (0, *(since for since, _ in network.changes()))
+    by_rate = {since: costs(network, workers, since) for since in changes}
 
-    def cost(which: int) -> Cost:
-        def seconds(collective: str, payload_bytes: int) -> float:
-            since = max(since for since in by_rate if since <= step())
-            return by_rate[since][which].seconds(collective, scale * payload_bytes)
+    def seconds(collective: str, payload_bytes: int) -> float:
+        since = max(since for since in by_rate if since <= step())
+        return by_rate[since].seconds(collective, scale * payload_bytes)
 
-        return seconds
-
-    return Modelled(*map(cost, range(3)))
+    return seconds
 
 
 def with_profiles(overrides: Sequence[str]) -> list[str]:

@@ -57,10 +57,7 @@ from dgc_repro.progress import TimeLeft
 from dgc_repro.sink.wandb import Wandb
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
-SIZED_KEYS = {
-    "exchange": ("unit", "overlap", "aggregation"),
-    "launch": ("workers", "workers_per_node"),
-}
+SIZED_KEYS = {"exchange": ("unit", "overlap", "aggregation"), "launch": ("workers",)}
 WITHOUT_SIZE = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 ROOTS, SEEDS, SHARE = "roots", "scale.seeds", "share"

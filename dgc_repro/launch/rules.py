@@ -71,7 +71,6 @@ class Setup:
         self.network, self.schedule, self.dataset, self.model, self.generalization = parts
         self.low_rank = low_rank_of(config)
         self.kind, self.workers = self.launch.kind, self.launch.workers
-        self.node_size = self.launch.workers_per_node or 1
         self.overlap = self.exchange.overlap
         self.simulated, self.in_lab = self.kind == "simulated", self.kind == NETLAB
         self.gives = getattr(self.dataset, "gives", "images")
@@ -133,17 +132,6 @@ def left_by_dgc(c: Setup) -> str | None:
 
 WORLD = (
     Rule(
-        "launch.workers_per_node",
-        lambda c: c.workers % c.node_size,
-        "a whole number that divides launch.workers={c.workers}, or null for one level, got {c.node_size}",
-    ),
-    Rule(
-        "exchange.overlap",
-        lambda c: c.node_size > 1 and c.overlap,
-        "a two-level world (launch.workers_per_node) averages inside the node first; use "
-        "exchange.overlap=false",
-    ),
-    Rule(
         "exchange.overlap",
         lambda c: c.overlap and c.simulated,
         "simulated workers have no DDP buckets; use exchange.overlap=false",
@@ -170,11 +158,6 @@ LAB = (
         "network.rate",
         lambda c: not c.network.known,
         "launch=netlab needs one, such as network.rate=100mbit or network=ethernet_1gbit",
-    ),
-    Rule(
-        "launch.workers_per_node",
-        lambda c: c.node_size > 1,
-        "a lab gives every worker a link of its own; use null, or launch=simulated and the model",
     ),
     Rule(
         "network.workers_per_node",
@@ -272,9 +255,9 @@ TRAINING = (
 OPTIMIZER = (
     Rule(
         "optimizer.compressed",
-        lambda c: c.sam_first and (c.overlap or c.node_size > 1),
-        "first exchanges a second gradient after backward, between all workers; use exchange.overlap=false "
-        "and launch.workers_per_node=null, or optimizer.compressed=perturbed",
+        lambda c: c.sam_first and c.overlap,
+        "first exchanges a second gradient after backward; use exchange.overlap=false, or "
+        "optimizer.compressed=perturbed",
     ),
     Rule(
         "train.on_nonfinite",
@@ -336,11 +319,6 @@ LOCAL_STEPS = (
         "exchange.overlap",
         lambda c: c.overlap,
         "with {c.local} nothing is sent during backward; use exchange.overlap=false",
-    ),
-    Rule(
-        "launch.workers_per_node",
-        lambda c: c.node_size > 1,
-        "with {c.local} there is no gradient of a node to exchange; use launch.workers_per_node=null",
     ),
     Rule(
         "wrap",

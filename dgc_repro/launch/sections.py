@@ -44,7 +44,6 @@ class Launch:
 
     kind: Annotated[str, one_of(KINDS)]
     workers: Annotated[int, within(1, MOST_WORKERS)]
-    workers_per_node: Count | None
     device: Annotated[str, one_of(("auto", "cpu", "cuda"))]
     backend: Annotated[str, one_of(("auto", "gloo", "nccl"))]
     threads: Annotated[int, within(1, MOST_THREADS)] | None

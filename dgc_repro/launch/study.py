@@ -252,7 +252,7 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
             run.module.zero_grad(set_to_none=True)
             forward_backward(run, index, batch)
         found = run.junction.gradients()  # type: ignore[attr-defined]  # after backward
-        states = run.exchange.states[run.seat(index)]
+        states = run.exchange.states[index]
         residuals = {name: state[RESIDUAL] for name, state in states.items() if RESIDUAL in state}
         fed = bool(residuals)
         sizes = tuple(gradient.numel() for gradient in found.values())

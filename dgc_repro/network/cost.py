@@ -123,29 +123,6 @@ class Costs:
         rounds = self._rounds[collective]
         return sum(r.times for r in rounds), sum(r.times * (r.outer or 0.0) for r in rounds)
 
-    def inside(self, node_size: int) -> Costs:
-        """Between the workers of one node of a two-level world (``launch.workers_per_node``). All nodes
-        do this at once and the next collective waits for all: of unequal links the slowest counts."""
-        self._check_nodes(node_size)
-        network = self.network.as_slow_as_the_slowest()
-        return Costs(network, node_size, self.allreduce, self.step)
-
-    def between(self, node_size: int) -> Costs:
-        """Between nodes of such a world, one worker of each talking for it."""
-        self._check_nodes(node_size)
-        if node_size == 1:
-            return self
-        network = self.network.without_nodes(node_size)
-        return Costs(network, self.workers // node_size, self.allreduce, self.step)
-
-    def _check_nodes(self, node_size: int) -> None:
-        of_network = self.network.workers_per_node
-        if of_network is not None and node_size not in (1, of_network):
-            raise ValueError(
-                f"workers_per_node: the network's nodes have {of_network} workers, the run's "
-                f"{node_size}; use the same, or one level"
-            )
-
     def _levels(self) -> tuple[int, Level, Level]:
         network, size = self.network, self.network.workers_per_node
         outer = network.goodput(network.outer_at(self.step, self.workers))

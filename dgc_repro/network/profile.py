@@ -159,18 +159,6 @@ class Network:
         rate = stated.get(RATE)
         return Software(overhead, math.inf if rate is None else bits_per_second("software", rate))
 
-    def without_nodes(self, node_size: int) -> Network:
-        """What links nodes of so many workers, one worker of each talking."""
-        rates = self.rates[::node_size] if self.rates is not None else None
-        return replace(self, rates=rates, workers_per_node=None, node_rate=None, node_latency="0us")
-
-    def as_slow_as_the_slowest(self) -> Network:
-        """The same with one rate for all: what a group of unknown members may have to do with."""
-        if self.rates is None:
-            return self
-        slowest = min(self.rates, key=lambda rate: bits_per_second("rates", rate))
-        return replace(self, rate=slowest, rates=None)
-
     def _check_without_rate(self) -> None:
         """Refuse what would do nothing."""
         if self.known:

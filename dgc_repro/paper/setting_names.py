@@ -22,7 +22,7 @@ MAY_NAME = (
     *("train.outer_lr", "train.outer_momentum", "train.precision", "train.compile"),
     *("train.on_nonfinite", "train.step_time", "train.compute_ms", "train.channels_last"),
     *("train.label_smoothing", "train.resume_from", "stopping"),
-    *("launch.kind", "launch.workers", "launch.workers_per_node", "launch.device"),
+    *("launch.kind", "launch.workers", "launch.device"),
     *("launch.backend", "launch.threads"),
     *("network.rate", "network.rates", "network.latency", "network.loss", "network.schedule"),
     *("network.workers_per_node", "network.node_rate", "network.node_latency", "network.allreduce"),

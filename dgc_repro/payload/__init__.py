@@ -7,7 +7,7 @@ in-place pass over a buffer whatever the method: ``subtract_from_``.
 Letters: n = values of the original tensor, N = workers, k = entries sent.
 
 ====================  ======================================================================
-`Whole`               the tensor itself, in any float type
+`Wholes`              the tensors themselves
 `Codes`               packed b-bit codes and one float32 scale a row (kernel/codes.py)
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
@@ -32,7 +32,6 @@ from dgc_repro.payload.interface import (
 from dgc_repro.payload.keyed import Keyed, KeyedLayout, keyed_layout
 from dgc_repro.payload.own import Halves, LowRank, Parted, Wholes
 from dgc_repro.payload.sparse import Sparse
-from dgc_repro.payload.whole import Whole
 
 __all__ = [
     "ALONE",
@@ -50,7 +49,6 @@ __all__ = [
     "Powers",
     "Signs",
     "Sparse",
-    "Whole",
     "Wholes",
     "keyed_layout",
     "num_bytes",

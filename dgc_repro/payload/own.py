@@ -15,7 +15,7 @@ from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import lowrank, narrow
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
-from dgc_repro.payload.interface import Own
+from dgc_repro.payload.interface import Own, as_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,11 @@ class Wholes(Own):
     """The tensors of a batch themselves."""
 
     batch: Batch
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Wholes:
+        """One tensor itself."""
+        return cls(as_batch(tensor))
 
     @property
     def parts(self) -> tuple[Tensor, ...]:

@@ -5,7 +5,6 @@ request            answer                                           one collecti
 =================  ===============================================  ==============================
 `Mean`             mean over workers, same shape and dtype          allreduce (sum of x / N)
 `Max`              element-wise maximum over workers                allreduce
-`Agree`            rank 0's tensor                                  broadcast
 `Gather`           payloads of all workers, rank order; one layout  allgather
 `GatherRagged`     the same; lengths of the parts may differ        allgather of sizes, then parts
 `AllToAll`         what every worker has for this one               all-to-all (of sizes, then parts)
@@ -49,13 +48,6 @@ class Max:
 
     tensor: Tensor | Batch
     names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Agree:
-    """Rank 0's tensor; all workers pass one of the same shape and dtype."""
-
-    tensor: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +141,7 @@ class Choose:
     names: tuple[str, ...] = ()
 
 
-Request = Mean | Max | Agree | Gather | GatherRagged | AllToAll | Choose
+Request = Mean | Max | Gather | GatherRagged | AllToAll | Choose
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Of each tensor: a header of 8 bytes that says how the rest is coded (from the highest byte down `MAGIC`,
 coding of the places, type of the values, and 5 bytes of k), places, scales, values (kernel/sparse.py). The
 receiver checks what arrives against its headers. Every rank finds a gathered payload broken; what is sent to
-one rank (`AllToAll`: shards, gTop-k) only that rank checks. It raises, and the others wait for it in their
+one rank (`AllToAll`: shards) only that rank checks. It raises, and the others wait for it in their
 next collective. A run then ends on all ranks with that error (launch/rendezvous.py); a user's own loop ends
 when that rank's process ends, or after the group's timeout.
 """

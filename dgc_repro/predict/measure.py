@@ -105,7 +105,7 @@ def yours(dense: Row, config: dict[str, Any]) -> Row:
 def alone(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config as that of one simulated worker on no network."""
     plain = deepcopy(dict(config))
-    plain["launch"] |= {"kind": "simulated", "workers": 1, "workers_per_node": None}
+    plain["launch"] |= {"kind": "simulated", "workers": 1}
     plain["exchange"] |= {"overlap": False}
     return plain
 

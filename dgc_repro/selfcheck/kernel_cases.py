@@ -23,7 +23,6 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.qsgd import QSGD
@@ -32,15 +31,13 @@ from dgc_repro.compressor.sidco import FITS, SIDCo
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.sparsifier import select_all
 from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import settle as ending
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import AfterBackward, Junction
+from dgc_repro.exchange.ddp import AfterBackward
 from dgc_repro.exchange.gradients import GradientExchange, map_tensors, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.two_level import InsideNodes
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, lowrank, narrow, native, powers, signs, sums
@@ -292,26 +289,21 @@ def whether_all_is_finite(device: torch.device, odd: bool) -> None:
 @each(
     method=(ErrorFeedback(EFSignSGD()), Uniform(8), Dense()),
     unit=("layer", "model"),
-    node_size=(1, 2),
     sends_first=(False, True),
 )
 def a_step_that_is_not_finite_is_discarded(
-    device: torch.device, method: Compressor, unit: str, node_size: int, sends_first: bool
+    device: torch.device, method: Compressor, unit: str, sends_first: bool
 ) -> None:
     """No kernel of the CPU looks, and the name is read afterwards. ``sends_first``: payloads are sent before
     the signals are read, and a NaN travels."""
     like = {str(n): torch.zeros(n, device=device) for n in (40, 2100)}
     parameters = {name: nn.Parameter(one) for name, one in like.items()}
-    nodes, everybody = (
-        Link(SimulatedWire(n, device), Ledger(), Clock(device)) for n in (2, 2 * node_size)
-    )
-    exchange = GradientExchange(method, parameters, nodes, unit=unit)
-    junction: Junction = AfterBackward(exchange, parameters)
-    if node_size > 1:
-        junction = InsideNodes(exchange, parameters, SimulatedWire(node_size, device), node_size)
-    finite = [None] * (2 * node_size)
+    link = Link(SimulatedWire(2, device), Ledger(), Clock(device))
+    exchange = GradientExchange(method, parameters, link, unit=unit)
+    junction = AfterBackward(exchange, parameters)
+    finite = [None] * 2
     # The tensors of one vector, and what the second simulated worker adds to a dense mean, are looked at.
-    on_cpu = unit == "model" or (isinstance(method, Dense) and node_size == 1)
+    on_cpu = unit == "model" or isinstance(method, Dense)
     source = torch.Generator().manual_seed(0)
     states: object = []
     for broken in (None, "2100", None):
@@ -321,12 +313,12 @@ def a_step_that_is_not_finite_is_discarded(
             for worker, _ in enumerate(finite):
                 for name, parameter in parameters.items():
                     parameter.grad = normal(device, int(name), source=source)
-                    if worker == node_size and name == broken:
+                    if worker == 1 and name == broken:
                         parameter.grad[2050] = math.nan
                 bad.append(junction.open(worker))
             with patch.object(ending, "SEND_FIRST", {device.type} if sends_first else set()):
                 happened, *_ = ending.settle(
-                    everybody, exchange, junction, [], Plan(0), finite=not any(bad)
+                    link, exchange, junction, [], Plan(0), finite=not any(bad)
                 )
         if broken:
             kept = zip(tensors_of(states), tensors_of(exchange.states), strict=True)
@@ -335,7 +327,7 @@ def a_step_that_is_not_finite_is_discarded(
         expect(on_cpu or bad == finite, f"the host has looked: {bad}")
         expect(happened == (broken is None), f"the step has happened: {happened}")
         named = exchange.named(bad)
-        wanted = [broken if i == node_size else None for i in range(len(bad))]
+        wanted = [None, broken]
         expect(named == wanted, f"not finite: {named}, expected {wanted}")
 
 
@@ -641,23 +633,6 @@ def redsync_quantized_takes_the_other_sign(device: torch.device, step: int) -> N
     signs = [float(values.sign().unique()) for values in found[::2]]
     expect(signs == [1, -1, 1 if step == 0 else -1, 0, -1], f"signs {signs}")
     expect(len(found[4]) == 1, f"{len(found[4])} entries of the smallest tensor")
-
-
-@each(is_slow=True, own=("path", "result"))
-def gtopk(device: torch.device, own: str) -> None:
-    """Of three workers; the second one also meets a listener."""
-    method = GTopK(TopK(0.05), own=own)
-
-    def run(on: torch.device) -> list[Tensor]:
-        link = Link(SimulatedWire(3, on), Ledger(), Clock(on))
-        like = dict(zip(NAMES, tensors(on, odd=False), strict=True))
-        exchange = GradientExchange(method, like, link)
-        for worker in range(3):
-            own = dict(zip(NAMES, tensors(on, worker, odd=False), strict=True))
-            exchange.open(worker, own, Plan(0))
-        return list(exchange.finish().values())
-
-    both(device, run)
 
 
 @each(is_slow=True, method=tuple({type(one): one for one in SELECTIONS}.values()))

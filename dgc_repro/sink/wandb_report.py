@@ -26,7 +26,7 @@ CHOICES = {
     "decision/factor": "compression factor sent",
     "decision/gain": "gain",
 }
-KINDS = ("wire", "node", "signal", "buffer", "evaluation", "check")
+KINDS = ("wire", "signal", "buffer", "evaluation", "check")
 """Columns ``comm/<kind>_bytes`` of a record: gradients, gradients inside nodes, and what is no gradient."""
 
 

@@ -67,7 +67,7 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
     files: dict[str, Entry] = {}
     for index, rank in enumerate(run.workers.ranks):
         state = {
-            "exchange": run.exchange.state_dict(run.seat(index)),
+            "exchange": run.exchange.state_dict(index),
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
@@ -280,7 +280,6 @@ def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[st
     manifest = {
         "step": run.progress.step,
         "world_size": run.link.wire.world_size,
-        "workers_per_node": run.workers_per_node,
         "config_hash": config_hash,
         FILES: files,
     }
@@ -313,17 +312,14 @@ def _refuse_misfit(
 ) -> None:
     """Raise UserError when a complete checkpoint is not this run's."""
     saved, saved_hash = manifest["world_size"], manifest["config_hash"]
-    per_node, workers = manifest["workers_per_node"], run.link.wire.world_size
     refuse_first_of(
         {
             f"paths.runs: {candidate} was written by another config (hash {saved_hash}, this run is "
             f"{config_hash}); give another folder, or remove it to start again": config_hash
             not in (None, saved_hash),
-            f"launch.workers_per_node: {candidate} was saved with {per_node} workers a node, each of "
-            f"which keeps residuals, this run has {run.workers_per_node}; continue with as "
-            "many": per_node != run.workers_per_node,
         }
     )
+    workers = run.link.wire.world_size
     refuse_reshard(str(candidate), run.exchange.states, saved, workers, run.settings.reshard)
 
 
@@ -476,7 +472,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     carries = shared.get("micro_batches", _micro_batches(run)) == _micro_batches(run)
     for index, state in enumerate(workers):
         if is_same_kind:
-            run.exchange.load_state_dict(state["exchange"], run.seat(index))
+            run.exchange.load_state_dict(state["exchange"], index)
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
         if INNER in state and run.local is not None:

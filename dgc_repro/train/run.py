@@ -109,7 +109,6 @@ class Run(Stepper):
     uncompressed: tuple[GradientExchange, Junction] | None = None
     local: LocalSteps | None = None
     low_rank: LowRank | None = None
-    workers_per_node: int = 1
     stopping: Stopping = field(default_factory=Stopping)
     meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
@@ -174,10 +173,6 @@ class Run(Stepper):
         """Drop the gradients. (`Module.zero_grad` walks through the modules, for each worker.)"""
         for parameter in self.parameters.values():
             parameter.grad = None
-
-    def seat(self, index: int) -> int:
-        """Which of the exchange's workers hosted here stands for worker ``index`` of those."""
-        return index // self.workers_per_node
 
     @property
     def device(self) -> torch.device:

@@ -14,8 +14,8 @@ from torch import Tensor
 from dgc_repro import BlockMomentum, RandomK
 from dgc_repro.compressor.block_momentum import stretch
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.payload import Whole
-from dgc_repro.payload.requests import Exchange, Gather, Outcome
+from dgc_repro.payload import Wholes
+from dgc_repro.payload.requests import Exchange, Mean, Outcome
 
 SHAPES = {"weight": (17, 9), "bias": (23,)}
 RATES = (0.0, 0.1, 0.2, 0.2, 0.05, 0.05)  # a warm-up, a plateau, a decay
@@ -30,9 +30,9 @@ class ScaledSign:
         return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = Whole(tensor.abs().double().mean().float() * tensor.sign())
-        payloads = yield Gather(own)
-        return Outcome(payloads.mean(context.result(tensor)).view(tensor.shape), own, state)
+        own = tensor.abs().double().mean().float() * tensor.sign()
+        mean = yield Mean(own)
+        return Outcome(mean, Wholes.of(own), state)
 
 
 def gradients(worker: int, step: int) -> dict[str, Tensor]:

@@ -32,7 +32,6 @@ from dgc_repro import (
     TopK,
     Uniform,
 )
-from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.sharded import Sharded
 
@@ -117,7 +116,6 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
        f"decay: {SHARE}, got {value!r}; 1 forgets nothing") for value in (0, 1.5, "slow")),
     *((PowerSGD, {"rank": value}, f"rank: a whole number from 1, got {value!r}")
       for value in (0, -2, 1.5, True, "two")),
-    (PowerSGD, {"feedback": "own factors"}, "feedback: one of own, mean, got 'own factors'"),
     *((kind, {"inner": Dense(), "momentum": value},
        f"momentum: a number from 0 to below 1, got {value!r}")
       for kind in (MomentumCorrection, BlockMomentum) for value in (1, -0.1, "high", True)),
@@ -131,9 +129,6 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((PerLayer, {"inner": Uniform(), "smaller_than": value},
        f"smaller_than: a number of values from 0, got {value!r}") for value in (-1, "2k")),
     (Ladder, {"rungs": (Dense(),)}, "values: a ladder needs at least one setting"),
-    (GTopK, {"method": Uniform(8)}, "method: a sparsifier that selects a fixed number of entries"),
-    (GTopK, {"method": TopK(), "own": "mask"}, "own: one of path, result, got 'mask'"),
-    (GTopK, {"method": TopK(values="fp16")}, "values: sums are sent on, and fp16 would round them"),
     (Sharded, {"method": TopK(values="fp16")}, "values: sums are sent on, and fp16 would round them"),
     (Sharded, {"method": SIDCo(0.01)}, "method: SIDCo keeps a state"),
     (Sharded, {"method": PowerSGD(1)}, "method: "),

@@ -48,7 +48,7 @@ from dgc_repro.exchange import ddp, settle
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
 from dgc_repro.exchange.reshard import keyed, states_of
-from dgc_repro.payload import Whole
+from dgc_repro.payload import Wholes
 from dgc_repro.payload.requests import Mean, Outcome
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.fixed import Fixed
@@ -1320,7 +1320,7 @@ class Turned:
 
     def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
         mean = yield Mean(tensor.mT.contiguous() if tensor.dim() == 2 else tensor.clone())
-        return Outcome(mean.mT if tensor.dim() == 2 else mean, Whole(tensor), state)
+        return Outcome(mean.mT if tensor.dim() == 2 else mean, Wholes.of(tensor), state)
 
 
 def means_by_columns(view: bool) -> dict[str, Tensor | None]:

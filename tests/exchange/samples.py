@@ -13,9 +13,8 @@ from torch import Tensor
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.payload import Sparse as SparsePayload
-from dgc_repro.payload import Whole
+from dgc_repro.payload import Wholes
 from dgc_repro.payload.requests import (
-    Agree,
     AllToAll,
     Exchange,
     Gather,
@@ -87,28 +86,27 @@ class LowRank:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         if tensor.dim() != 2:
             mean = yield Mean(tensor)
-            return Outcome(mean, Whole(tensor), state)
+            return Outcome(mean, Wholes.of(tensor), state)
         # Not `@`: a BLAS's sums may depend on where in memory the tensor begins (alignment).
         p = yield Mean((tensor * state["q"]).sum(1))
         p = p / p.norm()
         q = (yield Mean((tensor * p.view(-1, 1)).sum(0))).clone()
-        return Outcome(torch.outer(p, q), Whole(torch.outer(p, q)), {"q": q})
+        return Outcome(torch.outer(p, q), Wholes.of(torch.outer(p, q)), {"q": q})
 
 
 @dataclass(frozen=True)
 class AllKinds:
-    """Asks everything once: Agree, Max, Mean in two dtypes. The answers are the mean it returns."""
+    """Asks everything once: Max, Mean in two dtypes. The answers are the mean it returns."""
 
     def init(self, tensor: Tensor) -> State:
         return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        agreed = (yield Agree((tensor * 1e3).to(torch.int64))).clone()
         largest = (yield Max(tensor)).clone()
         half = (yield Mean(tensor.to(torch.bfloat16))).clone()
         double = (yield Mean(tensor.double())).clone()
-        mean = torch.stack([agreed.double(), largest.double(), half.double(), double])
-        return Outcome(mean, Whole(tensor), state)
+        mean = torch.stack([largest.double(), half.double(), double])
+        return Outcome(mean, Wholes.of(tensor), state)
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class Letters:
         again = yield AllToAll(payloads, expected, self.ragged)
         assert all((a is None) == (b is None) for a, b in zip(received, again, strict=True))
         flags = [0 if p is None else p.flags.numel() for p in received]
-        return Outcome(torch.tensor([came, flags]), Whole(tensor), state)
+        return Outcome(torch.tensor([came, flags]), Wholes.of(tensor), state)
 
 
 NO_FLAGS = torch.zeros(0, dtype=torch.uint8)
@@ -160,7 +158,7 @@ class Fragile:
         if not bool(tensor.isfinite().all()):
             raise ArithmeticError("did not converge")
         mean = yield Mean(tensor)
-        return Outcome(mean, Whole(tensor), state)
+        return Outcome(mean, Wholes.of(tensor), state)
 
 
 def gradient(name: str, shape: Sequence[int], worker: int, step: int) -> Tensor:

@@ -26,7 +26,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
@@ -172,7 +171,6 @@ ALIKE = {
     "accumulated": Loop("float32", EF4, micro_steps=3),
     "shards": Loop("float32", ErrorFeedback(Sharded(Uniform(4, "stochastic", 16)))),
     "ragged shards": Loop("float32", ErrorFeedback(Sharded(TopK(0.1)))),
-    "tree": Loop("float32", ErrorFeedback(GTopK(TopK(0.1)))),
     "gravac a step later": Loop(
         "float32", LADDER, steps=8, settings={"policy": gravac(), "check": True}
     ),
@@ -538,7 +536,7 @@ def test_a_hook_trains_as_attach_with_overlap_bit_for_bit(two_workers: World, na
         assert same(other["own"], other["means"]), "backward returned before the means were there"
 
 
-HOOKS = ["one round", "two rounds, checked", "ragged, checked", "shards", "tree"]
+HOOKS = ["one round", "two rounds, checked", "ragged, checked", "shards"]
 
 
 @pytest.mark.parametrize("name", HOOKS)

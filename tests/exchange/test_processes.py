@@ -15,7 +15,6 @@ from samples import AllKinds, Letters, LowRank, SendsBroken, Threshold, gradient
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
@@ -70,8 +69,6 @@ COMBINED: dict[str, tuple[Any, int]] = {
     "shards of codes": (ErrorFeedback(Sharded(QSGD(7, 64, "max"))), 0),
     "shards of entries": (ErrorFeedback(Sharded(TopK(0.05))), 0),
     "ragged shards": (ErrorFeedback(Sharded(SentThreshold(0.05))), 0),
-    "tree": (ErrorFeedback(GTopK(TopK(0.05))), 0),
-    "tree of results": (GTopK(TopK(0.05), own="result"), 0),
 }
 SUMS: dict[str, Any] = {
     "dense": Dense(),
@@ -82,7 +79,7 @@ SUMS: dict[str, Any] = {
 FED = [name for name in GATHERED if " " in name or name.startswith("ef-")]
 CASES = [
     *(("two_workers", name) for name in (GATHERED | COMBINED)),
-    *everyday((("three_workers", name) for name in (*FED, *COMBINED)), ("three_workers", "tree")),
+    *everyday((("three_workers", name) for name in (*FED, *COMBINED)), ("three_workers", "shards")),
     *(("four_workers", name) for name in COMBINED),
     *(("two_workers", name) for name in SUMS),
 ]
@@ -192,13 +189,17 @@ CODED = {"conv": (9,), "head": (1,)}  # the codes of `head` fill one byte in eit
         ((Threshold(0), CONV), (Threshold(0), {"head": (3,)}), ["conv", "head"], []),
         # Another way of combining, or of another size.
         ((Sharded(Uniform(8)), LONG), (Uniform(8), LONG), ["alltoall", "gather", "conv"], []),
-        ((Sharded(TopK(0.5)), LONG), (GTopK(TopK(0.5)), LONG), ["alltoall", "sizes", "conv"], []),
-        *(
-            ((one, LONG), (other, LONG), ["waits for", "which sends it", "conv"], [])
-            for one, other in (
-                (Sharded(Uniform(8)), Sharded(Uniform(4))),
-                (GTopK(TopK(0.5)), GTopK(TopK(0.1))),
-            )
+        (
+            (Sharded(TopK(0.5)), LONG),
+            (Sharded(Uniform(8)), LONG),
+            ["alltoall", "sizes", "conv"],
+            [],
+        ),
+        (
+            (Sharded(Uniform(8)), LONG),
+            (Sharded(Uniform(4)), LONG),
+            ["waits for", "which sends it", "conv"],
+            [],
         ),
     ],
 )

@@ -154,28 +154,11 @@ def test_a_schedule_changes_the_rate_at_its_step() -> None:
     assert after == pytest.approx(10 * before)
 
 
-def test_a_two_level_world_pays_inside_and_between_its_nodes() -> None:
-    network = Network("1gbit", efficiency=1.0, workers_per_node=4, node_rate="8gbit")
-    costs = Costs(network, 16)
-    assert costs.inside(4).seconds("allreduce", 8e6) == pytest.approx(1.5 * 8e6 * 8 / 8e9)
-    assert costs.between(4).seconds("allreduce", 8e6) == pytest.approx(1.5 * 8e6 * 8 / 1e9)
-    with pytest.raises(ValueError, match=r"^workers_per_node: the network's nodes have 4"):
-        costs.between(2)
-
-
 def test_headers_of_packets_are_the_outer_levels() -> None:
     network = Network("1gbit", efficiency=0.5, workers_per_node=4, node_rate="8gbit")
     inside, across = Costs(network, 4), Costs(network, 8)
     assert inside.seconds("allgather", 1e6) == pytest.approx(3 * 1e6 * 8 / 8e9)
     assert across.seconds("allgather", 1e6) == pytest.approx(7 * 1e6 * 8 / 0.5e9)
-
-
-def test_unequal_links_in_a_two_level_world() -> None:
-    network = Network(rates=["1gbit", "100mbit", "500mbit", "1gbit"], efficiency=1.0)
-    costs = Costs(network, 4)
-    # All nodes go at once: the slowest of all links. Between nodes: those of ranks 0 and 2.
-    assert costs.inside(2).seconds("allgather", 1e6) == pytest.approx(1e6 * 8 / 1e8)
-    assert costs.between(2).seconds("allgather", 1e6) == pytest.approx(1e6 * 8 / 5e8)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

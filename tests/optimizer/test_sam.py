@@ -94,7 +94,7 @@ def test_of_four_workers_the_gradients_at_their_own_perturbed_weights_are_compre
         own.append(gradient(batch, {n: w + 0.5 * first[n] / length for n, w in before.items()}))
 
     train_step(run, batches)
-    kept = [run.exchange.state_dict(run.seat(i))["tensors"] for i in range(4)]
+    kept = [run.exchange.state_dict(i)["tensors"] for i in range(4)]
     rate = run.base_lr
     for name, weight in run.module.named_parameters():
         residuals = [tensors[name]["residual"] for tensors in kept]

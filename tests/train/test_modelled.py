@@ -103,27 +103,6 @@ def test_a_schedule_is_followed() -> None:
     assert second - latency_ms == pytest.approx(10 * (first - latency_ms))
 
 
-def test_two_levels_pay_inside_and_between_nodes() -> None:
-    run = built(
-        "compressor=dense",
-        "wrap=[]",
-        "launch.workers=4",
-        "launch.workers_per_node=2",
-        *NETWORK,
-        "network.workers_per_node=2",
-        "network.node_rate=80mbit",
-        "network.node_latency=1us",
-    )
-    record = play(run).records[0]
-    size = 4 * values_of(run)
-    inside = 2 * (1 + 0.1 * size / 2)  # the node's average
-    between = 2 * (10 + size / 2)
-    handed_on = 1 + 0.1 * size
-    signals = 6 * (10 + SIGNALS / 4)  # a ring of all workers goes at the outer links
-    expected_us = inside + between + handed_on + signals
-    assert record[MS] == pytest.approx(expected_us / 1e3)
-
-
 def test_all_of_a_step_is_modelled_where_its_compute_is_stated_or_else_measured() -> None:
     given = ("compressor=dense", "wrap=[]")
     stated = ("train.step_time=modelled", "train.compute_ms=7")

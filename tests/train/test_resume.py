@@ -45,7 +45,7 @@ LIKE_TOPK = (
         "magnitude",
     ),
     *("fp16", "bf16", "qsgd", "natural", "terngrad", "onebit", "signsgd", "ef_signsgd"),
-    *("randomk", "randomk apart", "tree", "the fewest bytes", "powersgd against the mean"),
+    *("randomk", "randomk apart"),
 )
 """They keep a residual at most, or what another setting keeps; tests/compressor/test_laws.py resumes all."""
 OFTEN = (*WITH_BUFFERS, "dgc", "gravac a step later")

@@ -17,16 +17,10 @@ from tiny_run import (
     SETTINGS,
     TEXT,
     UNIFORM4_EF,
-    assert_continues,
-    assert_same_state,
     built,
-    play,
     tiny,
 )
 from told import told_by, told_here
-
-from dgc_repro.errors import UserError
-from dgc_repro.launch.rules import validate
 
 pytestmark = pytest.mark.slow
 
@@ -65,18 +59,6 @@ NOT_OVERLAPPED = (
     *("stepwise", "powersgd", "randomk", "gravac"),
     *("local steps", "local steps of adam, skipping"),
 )
-NODES = ("launch.workers=4", "launch.workers_per_node=2", "train.batch_size=8")
-FOUR: dict[str, tuple[str, ...]] = {
-    "dense": SETTINGS["dense"],
-    "uniform and error feedback": UNIFORM4_EF,
-    "scattered": (
-        *("compressor=uniform", "compressor.block=64", "exchange.aggregation=sharded"),
-        "wrap=[error_feedback]",
-    ),
-    "tree": ("compressor=topk", "exchange.aggregation=gtopk", "wrap=[error_feedback]"),
-    "ragged": ("compressor=dgc_sampled", "wrap=[error_feedback]"),
-    "skip": (*UNIFORM4_EF, "~model", POISON.format(3, 4), SKIP),
-}
 
 
 def shared_part(told: dict[str, Any], *, floats: bool) -> dict[str, Any]:
@@ -121,90 +103,12 @@ def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
                 assert bucket[part] == after[part], part
 
 
-@pytest.mark.parametrize("more", [(), (PER_BUCKET,), NODES])
+@pytest.mark.parametrize("more", [(), (PER_BUCKET,)])
 def test_a_gradient_that_is_not_finite_is_named_on_all_ranks(
-    more: tuple[str, ...], request: pytest.FixtureRequest
+    more: tuple[str, ...], two_workers: World
 ) -> None:
-    world: World = request.getfixturevalue("four_workers" if more == NODES else "two_workers")
-    bad = world.size - 1
-    given = ("~model", POISON.format(bad, world.size), *UNIFORM4_EF, *more)
-    (text,) = {told["error"] for told in world(told_here, tiny(*given, *LOCAL))}
+    given = ("~model", POISON.format(1, 2), *UNIFORM4_EF, *more)
+    (text,) = {told["error"] for told in two_workers(told_here, tiny(*given, *LOCAL))}
     assert text.startswith("train.on_nonfinite: the gradient is not finite at step 3 (")
-    assert f"rank {bad}: head.weight" in text
+    assert "rank 1: head.weight" in text
     assert "\n" not in text
-
-
-# -- two levels ----------------------------------------------------------------------------------
-
-
-def between_nodes(told: dict[str, Any], node: int) -> dict[str, Any]:
-    """What every rank of a node tells alike, in any world. The record is the first worker's: of an
-    all-to-all, nodes hand over different numbers of bytes."""
-    counted = ("comm/payload_bytes", "comm/wire_bytes", "comm/node_bytes", "comm/floats")
-    kept = ("train/loss", "train/skipped_steps", *(counted if node == 0 else ()))
-    records = [{key: record[key] for key in kept} for record in told["records"]]
-    return {key: told[key] for key in ("losses", "parameters", "state")} | {"records": records}
-
-
-@pytest.mark.parametrize("name", FOUR)
-def test_real_nodes_do_what_simulated_nodes_do_bit_for_bit(name: str, four_workers: World) -> None:
-    """Both workers of a node keep the node's state."""
-    simulated = [told_by(built(*FOUR[name], *NODES), node) for node in (0, 1)]
-    for rank, told in enumerate(four_workers(told_here, tiny(*FOUR[name], *NODES, *LOCAL))):
-        assert between_nodes(told, rank // 2) == between_nodes(simulated[rank // 2], rank // 2)
-    skipped = [record["train/skipped_steps"] for record in simulated[0]["records"]]
-    assert skipped == [int(name == "skip"), 0]
-
-
-def test_the_exchange_is_between_nodes_and_signals_are_between_workers() -> None:
-    run = built(*UNIFORM4_EF, *NODES)
-    assert run.exchange.link.wire.world_size == len(run.exchange.states) == 2
-    assert run.link.wire.world_size == len(run.workers.ranks) == 4
-
-
-def test_what_is_exchanged_is_the_mean_of_a_node() -> None:
-    """A single node of all workers, uncompressed: DDP, and nothing crosses a network."""
-    one_node = ("compressor=dense", "wrap=[]", *PLAIN, "launch.workers=2", "train.batch_size=8")
-    inside = built(*one_node, "launch.workers_per_node=2")
-    plain = built(*one_node)
-    assert play(inside).losses == play(plain).losses
-    assert inside.link.ledger.metrics()["comm/wire_bytes"] == 0
-
-
-def test_bytes_between_nodes_and_inside_them_are_counted_apart() -> None:
-    run = built("compressor=dense", "wrap=[]", *NODES)
-    play(run, until=1)
-    n = sum(parameter.numel() for parameter in run.module.parameters())
-    told = run.link.ledger.metrics()
-    assert told["comm/payload_bytes"] == 4 * n
-    assert told["comm/wire_bytes"] == 4 * n * 2 * (2 - 1) / 2  # ring allreduce of two nodes
-    # Inside: an allreduce of two workers, then the answer handed on.
-    assert told["comm/node_bytes"] == 4 * n * 1 + 4 * n * 0.5
-
-
-def test_one_worker_a_node_is_a_world_of_one_level() -> None:
-    one, plain = built(*UNIFORM4_EF, "launch.workers_per_node=1"), built(*UNIFORM4_EF)
-    assert play(one).losses == play(plain).losses
-    assert_same_state(one, plain)
-
-
-def test_a_resumed_two_level_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    whole = built(*UNIFORM4_EF, *NODES)
-    assert_continues((*UNIFORM4_EF, *NODES), 3, tmp_path, whole, play(whole))
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        (
-            "launch.workers_per_node=3",
-            r"launch.workers_per_node: .* divides launch.workers=4.*got 3",
-        ),
-        ("launch.workers_per_node=0", r"launch.workers_per_node: .*got 0"),
-        ("launch.workers_per_node=two", r"launch.workers_per_node: .*got 'two'"),
-        ("exchange.overlap=true", r"exchange.overlap: a two-level world"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(given: str, line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        validate(tiny(*NODES, "launch=local", given))

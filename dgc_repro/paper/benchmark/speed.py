@@ -35,7 +35,7 @@ NETWORKS = {
 WORKERS = 8
 """N of the modelled times."""
 COMPUTE = "forward and backward"
-GATHER, SHARDED, TREE = "gather", "sharded", "gtopk"
+GATHER, SHARDED = "gather", "sharded"
 BACKWARD = 2 / 3
 """Share of compute that communication can hide behind, as predict has it."""
 PLANNED = ("Fixed", "Scheduled", "Warmup")
@@ -66,7 +66,7 @@ class Sizes:
 def calls_at(run: Run, workers: int) -> Calls:
     """Calls and payload bytes of an exchanged step among ``workers``; none where no step was exchanged.
 
-    A shard is 1/N of the whole, of which (N-1)/N goes to others; a tree has log2 N rounds.
+    A shard is 1/N of the whole, of which (N-1)/N goes to others.
     """
     own, steps = _workers(run), exchanged(run)
     way = run.setting("exchange.aggregation")
@@ -77,8 +77,6 @@ def calls_at(run: Run, workers: int) -> Calls:
             size *= (1 - 1 / workers) / (1 - 1 / own)
         elif way == SHARDED and name == "allgather":
             size *= own / workers
-        elif way == TREE and name == "alltoall":
-            calls, size = (x * math.log2(workers) / math.log2(own) for x in (calls, size))
         found[name] = (calls, size)
     return found
 
@@ -110,8 +108,6 @@ class Workload:
         # They were not timed separately, so this is an upper bound for gathered payloads.
         if way == GATHER and "allgather" in calls:
             decompress *= workers
-        elif way == TREE:
-            decompress *= math.log2(workers) / math.log2(_workers(run))
         return Step(self.compute, relative * _mean(run, "compress"), decompress, calls)
 
     def seconds(self, run: Run, network: Network, steps: float) -> float:

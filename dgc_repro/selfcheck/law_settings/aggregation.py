@@ -1,4 +1,4 @@
-"""Ways of combining payloads: scatter, tree, auto."""
+"""Shards of payloads (compressor/sharded.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.per_layer import PerLayer
@@ -77,32 +76,8 @@ def _(leaf: Sharded, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
     return selected if isinstance(leaf.method, Sparsifier) else coded
 
 
-@asks.register
-def _(leaf: GTopK, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
-    (whole,) = asks(leaf.method, tensor, floats)  # type: ignore[misc]
-
-    def in_world(name: str, worker: int, workers: int) -> tuple[Asked, ...]:
-        """k entries to the partner of each round, and to who listens to it."""
-        power = 2 ** int(math.log2(workers))
-        rounds = []
-        if power < workers:
-            meets = worker + power if worker < power else worker - power
-            rounds.append([meets] if meets < workers else [])
-        for bit in range(int(math.log2(power))):
-            partner = (worker % power) ^ (1 << bit)
-            every = [rank for rank in range(workers) if rank % power == partner]
-            rounds.append(every if worker < power else [])
-        return tuple(
-            _to_all([whole.parts if rank in to else () for rank in range(workers)], "alltoall")
-            for to in rounds
-        )
-
-    return in_world
-
-
 _TWICE = "the owner compresses the average: tests/compressor/test_sharded.py, test_mean_and_owners"
 _NO_RESIDUAL = "keeps no residual of its own payload: what is rounded away or not chosen is lost"
-_PAPERS = "the paper's account: tests/compressor/test_gtopk.py, test_the_papers_account"
 _SCATTERED = {"averaging": _TWICE, "conservation": _NO_RESIDUAL}
 _LADDER = Ladder((Dense(), Sharded(Uniform(8)), Sharded(Uniform(4, "nearest", 100))))
 
@@ -154,15 +129,5 @@ SETTINGS: tuple[Setting, ...] = (
         ErrorFeedback(PerLayer(_LADDER)),
         Plan(1, {"mixed": 2}),
         excuses=_EF_SCATTERED,
-    ),
-    *(
-        Setting(f"tree-topk-{d:g}", GTopK(TopK(d)), excuses={"conservation": _NO_RESIDUAL})
-        for d in (1.0, 0.01)
-    ),
-    Setting("ef-tree-topk", ErrorFeedback(GTopK(TopK(factor=20))), excuses=FED_BACK),
-    Setting(
-        "ef-tree-topk-papers-account",
-        ErrorFeedback(GTopK(TopK(0.1), own="result")),
-        excuses=FED_BACK | {"averaging": _PAPERS},
     ),
 )

@@ -43,12 +43,8 @@ def _low_rank(name: str, *arguments: object, **more: object) -> Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    *(
-        _low_rank(f"powersgd-{r}-{feedback}", PowerSGD(r, feedback), excuses=_PROJECTS)
-        for r, feedback in ((1, "own"), (2, "mean"), (7, "own"))
-    ),
-    _low_rank("ef-powersgd-own", ErrorFeedback(PowerSGD(2)), excuses=FED_BACK),
-    _low_rank("ef-powersgd-mean", ErrorFeedback(PowerSGD(2, "mean")), excuses=FED_BACK),
+    *(_low_rank(f"powersgd-{r}", PowerSGD(r), excuses=_PROJECTS) for r in (1, 2, 7)),
+    _low_rank("ef-powersgd", ErrorFeedback(PowerSGD(2)), excuses=FED_BACK),
     *(
         _low_rank(
             f"ef-powersgd-ladder-{rung}",
