@@ -428,6 +428,23 @@ def test_a_page_is_made_of_an_unfinished_set(name: str) -> None:
     assert [draw().axes for draw in found.figures.values()]
 
 
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("methods", [(), ("gravac07",), ("dense",)])
+def test_a_page_of_few_runs_says_what_is_missing(name: str, methods: Sequence[str]) -> None:
+    """No run at all; no dense run, so that there is no target; one model, and not that of every figure."""
+    used = ((1, 20), (10, 160))
+    found = made_page(name, [made(f"{RESNET101}.{method}", used=used) for method in methods])
+    assert {"agrees", "differs"}.isdisjoint(words(found).values())
+    assert [draw().axes for draw in found.figures.values()] or not found.runs
+    if (name, *methods) == ("table2", "gravac07"):
+        assert "No dense run: no target." in page.markdown(found)
+
+
+def test_how_far_a_run_is_above_the_failing_level_is_not_known_without_a_target() -> None:
+    one = course(made(f"{RESNET101}.gravac07"))
+    assert math.isnan(training.above_failing(one.runs[0], one))
+
+
 def test_at_scale_low_pages_have_one_model_under_its_own_name() -> None:
     runs = [
         replace(run, config=run.config | LOW)

@@ -201,7 +201,8 @@ def above_failing(run: Run, one: Course) -> float:
     is_finite = math.isfinite(last) and math.isfinite(run.last("train/loss"))
     levels = (guess, one.target, last if is_finite else guess)
     start, end, came = levels if one.metric.sign > 0 else (-math.log(level) for level in levels)
-    return came - start - FAILED_SHARE * max(0.0, end - start)
+    way = end - start
+    return came - start - FAILED_SHARE * (0.0 if way < 0 else way)
 
 
 def seconds(at: Callable[[Run], int | None]) -> Quantity:
@@ -234,6 +235,11 @@ ENERGY, NORM = "energy", "norm"
 """The two gains: as printed (squared norms), and as in the authors' code (sums of norms over the gradient
 without its residual)."""
 GAIN = {ENERGY: "energy gain", NORM: "norm gain"}
+
+
+def at(run: Run, paper_step: float) -> float:
+    """A step of the paper, as a step of this run."""
+    return paper_step / STEPS * float(run.last("step"))
 
 
 def column(run: Run, name: str) -> Series:
@@ -398,7 +404,7 @@ def page(
             said=lambda _: {"targets": " ".join(map(target_text, found)), **(said or {})},
             data=gravac.DATA,
             alike=(),
-            **more,
+            **(more if found else {**more, "figures": {}}),
         )
         return made([run for one in found for run in one.runs], scale)
 
