@@ -50,13 +50,17 @@ def conf_dir() -> Path:
 
 
 def installed_papers() -> dict[str, str]:
-    """The package of each paper that an installed package brings."""
+    """The package of each paper that an installed package brings; of two with one name, the one that Python
+    finds first."""
     return _papers_of(importlib.metadata.entry_points)
 
 
 @functools.cache  # Python reads a file of every installed package, in 10 ms
 def _papers_of(entry_points: Callable[..., Any]) -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=PAPERS)}
+    found: dict[str, str] = {}
+    for point in entry_points(group=PAPERS):
+        found.setdefault(point.name, point.value)
+    return found
 
 
 def papers_in(conf: Path) -> dict[str, dict[str, Any]]:

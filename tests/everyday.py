@@ -10,6 +10,8 @@ import pytest
 
 def everyday(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     """All cases as parameters; those that are not ``chosen`` run in the slow suite."""
+    cases = list(cases)
+    assert all(case in cases for case in chosen), "chosen, and no case"
     return [
         case
         if case in chosen

@@ -12,6 +12,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import random
 import tempfile
 import time
 import traceback
@@ -33,6 +34,8 @@ class _Pickler(pickle.Pickler):
 
         if type(item) is not torch.Tensor or item.requires_grad or not item.is_contiguous():
             return NotImplemented
+        if item.device.type != "cpu" or item.untyped_storage().nbytes() != item.nbytes:
+            return NotImplemented  # a view may share its storage with another tensor
         values = item.reshape(-1).view(torch.uint8).numpy().tobytes()
         return _tensor, (values, item.dtype, tuple(item.shape))
 
@@ -59,9 +62,12 @@ class JobFailed(AssertionError):
 def _serve(rank: int, size: int, rendezvous: str, pipe: Connection) -> None:
     """The life of a rank: answer jobs until the pipe closes."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import numpy as np
     import torch
     import torch.distributed as dist
 
+    random.seed()  # not the state of the server that this process is a copy of: ranks draw apart
+    np.random.seed()  # noqa: NPY002
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     pipe.send_bytes(pickle.dumps((True, rank)))

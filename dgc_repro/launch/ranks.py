@@ -422,9 +422,10 @@ def work(
     """Train as a rank (`worker.run_worker`). Return the exit code, and whether this rank was the first to say
     why the run failed: errors are left in the folder and in the log."""
     from dgc_repro.launch.rendezvous import one_line
-    from dgc_repro.launch.worker import run_worker
 
     try:
+        from dgc_repro.launch.worker import run_worker  # torch, which takes seconds
+
         return run_worker(folder, rendezvous, stop, log), False
     except UserError as error:
         with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run

@@ -404,11 +404,16 @@ def _labelled(words: list[str], stated: list[str], given: list[str]) -> dict[str
 
 def _composed(overrides: Sequence[str]) -> dict[str, Any]:
     """The config of these overrides. Hydra takes 0.1 s for one, and entries of a queue share many."""
-    return deepcopy(_cached(tuple(overrides), tuple(conf_dirs())))
+    files = [file for folder in conf_dirs() for file in sorted(folder.rglob("*.yaml"))]
+    changed = tuple((file, file.stat().st_mtime_ns) for file in files)
+    if any(override.startswith("network=") for override in overrides):  # may be a file
+        return resolved(config_of(overrides))
+    return deepcopy(_cached(tuple(overrides), (Path.cwd(), *changed)))
 
 
 @functools.cache
-def _cached(overrides: tuple[str, ...], _folders: tuple[Path, ...]) -> dict[str, Any]:
+def _cached(overrides: tuple[str, ...], _read: tuple[object, ...]) -> dict[str, Any]:
+    """``_read``: what else a config is made of: the working folder, files with their times."""
     return resolved(config_of(overrides))
 
 

@@ -28,7 +28,7 @@ from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
 from dgc_repro.launch.jobs import MISTAKES, Job, choices, expand, outcome
 from dgc_repro.launch.mirror import sync_line
 from dgc_repro.launch.optimized import AT_TARGET, KEY, measured, objectives
-from dgc_repro.launch.overrides import in_one_line, plain_value, resolved, sets
+from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved, sets
 from dgc_repro.launch.paths import is_group, writing_to
 from dgc_repro.launch.ranks import inside_torchrun
 from dgc_repro.launch.sections import SLURM
@@ -85,7 +85,7 @@ def start(config: DictConfig) -> bool:
         try:
             job, names = _checked(given, hydra.overrides.hydra)
         except MISTAKES as error:
-            why = in_one_line(error)
+            why = _for_a_sweep(in_one_line(error), given, listed)
             raise UserError(f"{why} (in {' '.join(given)}; nothing was trained)") from error
         jobs.append(job)
     goals = _goals(hydra, names) if is_search else []
@@ -260,3 +260,17 @@ def best(head: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[st
     if not words or len(head["goals"]) == 1:
         return [f"best: {text}" for text in words[:1]]
     return [f"the best {len(words)} trials (no other is better in everything):", *words]
+
+
+def _for_a_sweep(line: str, given: Sequence[str], jobs: Sequence[Sequence[str]]) -> str:
+    """The error line. Where another member of a swept group has the key, it says which member lacks it."""
+    key, is_of_another, _ = line.partition(": no such key; it is a setting of ")
+    group, _, setting = key.partition(".")
+    members = {override for job in jobs for override in job if key_of(override) == group}
+    if not is_of_another or len(members) < 2:
+        return line
+    member = " ".join(members.intersection(given))
+    return (
+        f"{key}: {member} has no {setting}; make one sweep for each {group}, or sweep settings that all of "
+        "them have"
+    )

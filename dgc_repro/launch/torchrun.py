@@ -19,7 +19,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.ranks import (
@@ -118,17 +118,21 @@ def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, 
     folder = Path(instructions["folder"])
     os.environ[OWN_TARGETS] = instructions[OWN_TARGETS]
     until = time.monotonic() + TOKEN_SECONDS
-    while time.monotonic() < until:
+    log: TextIO | None = None
+    while log is None and time.monotonic() < until:
         with contextlib.suppress(OSError):
             if (folder / TOKEN_FILE).read_text(encoding="utf-8") == instructions["token"]:
-                with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
-                    return work(folder, log, rendezvous)
+                log = (folder / LOG_FILE).open("a", encoding="utf-8")
+                break
         time.sleep(0.05)
-    rendezvous.refuse(
-        f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see what rank 0 on "
-        f"{instructions['node']} writes to {folder}; name a folder that all nodes share"
-    )
-    return USER_ERROR, False
+    if log is None:
+        rendezvous.refuse(
+            f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see what rank 0 on "
+            f"{instructions['node']} writes to {folder}; name a folder that all nodes share"
+        )
+        return USER_ERROR, False
+    with log:
+        return work(folder, log, rendezvous)
 
 
 def _met() -> Rendezvous:

@@ -34,6 +34,7 @@ from dgc_repro.launch.optimized import EVERY_RUN, KEY, MODELLED, OF_KIND, measur
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.sweep import _runs_at_once, best
+from dgc_repro.names import installed_papers
 
 Printed = Callable[..., str]
 SHORT = (*TINY, "train.epochs=1")
@@ -231,6 +232,12 @@ def test_an_installed_papers_configs_are_found_without_a_flag(
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
     assert "density: 0.02" in printed("compressor=mine", "--cfg", "job")
     assert composed(["experiment=mine"])["seed"] == 7
+
+
+def test_of_two_papers_with_one_name_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [SimpleNamespace(name="twice", value=value) for value in ("first", "second")]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
+    assert installed_papers() == {"twice": "first"}
 
 
 # Launchers.

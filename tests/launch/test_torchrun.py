@@ -15,6 +15,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from commands import PATHS, PATIENCE_SECONDS, Command, assert_ends_as_simulated, wait_for
@@ -70,6 +72,22 @@ def test_restarts_on_several_nodes_need_a_store_of_their_own(
     refuses = pytest.raises(UserError, match=r"^--max-restarts: .*TCP_STORE=1")
     with refuses if is_refused else contextlib.nullcontext():
         refuse_restarts(dict(zip(names, (nodes, restarts, shared), strict=True)))
+
+
+def test_what_fails_while_a_rank_works_is_not_taken_for_a_folder_that_is_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a library on a disk that fails."""
+
+    def failing(*_: object) -> NoReturn:
+        raise OSError("libtorch: Input/output error")
+
+    monkeypatch.setenv(torchrun.OWN_TARGETS, "")
+    monkeypatch.setattr(torchrun, "work", failing)
+    (tmp_path / torchrun.TOKEN_FILE).write_text("token")
+    told = {"folder": str(tmp_path), "token": "token", "node": "here", torchrun.OWN_TARGETS: ""}
+    with pytest.raises(OSError, match="libtorch"):
+        torchrun.join(told, SimpleNamespace(rank=1))  # type: ignore[arg-type]
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
