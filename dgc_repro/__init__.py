@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.policy.scheduled import Scheduled as Scheduled
     from dgc_repro.policy.stepwise import Stepwise as Stepwise
     from dgc_repro.policy.warmup import Warmup as Warmup
+    from dgc_repro.results import load_claims as load_claims
     from dgc_repro.results import load_results as load_results
     from dgc_repro.results import load_runs as load_runs
 
@@ -98,6 +99,7 @@ _PUBLIC = {
     "Scheduled": "policy.scheduled",
     "Stepwise": "policy.stepwise",
     "Warmup": "policy.warmup",
+    "load_claims": "results",
     "load_results": "results",
     "load_runs": "results",
 }

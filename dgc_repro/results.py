@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import pool
+from dgc_repro.paper import claim_table, index, pool
 from dgc_repro.paper.records import Run, read_runs
 from dgc_repro.paper.setting_names import flat
 
@@ -82,6 +82,16 @@ def published_runs(name: str, root: str | Path | None = None) -> list[Run]:
         )
         raise UserError(f"{name}: no published runs; there are {', '.join(known) or 'none'}")
     return pool.read(place)
+
+
+def load_claims(root: str | Path | None = None) -> pd.DataFrame:
+    """Every claim of every paper with its verdict; `paper.claim_table.claims` names the columns. ``root``: as
+    of `load_results`. Raises UserError where there are no results."""
+    roots = [Path(root)] if root is not None else [RESULTS, Path("results")]
+    for place in roots:
+        if len(found := claim_table.claims(index.entries(place))):
+            return found
+    raise UserError(f"{roots[-1]}: no published results; give the folder results of a checkout")
 
 
 def frames_of(runs: Iterable[Run]) -> Frames:

@@ -148,7 +148,13 @@ class Artifact:
                 _require(f"claim {claim.id}", "quantity", [check.quantity], known)
                 _require(f"claim {claim.id}", "row", check.rows, self.rows)
         if isinstance(self.printed, Printed):
-            _require(self.printed.where, "quantity", self.printed.columns, self.quantities)
+            _require(self.printed.where, "quantity", self.printed.columns, known)
+            for name, unit in self.printed.columns.items():
+                if name in SENT and unit != SENT[name].unit:
+                    raise UserError(
+                        f"{self.printed.where}: {name} is measured in {SENT[name].unit}, got [{unit}]; name "
+                        f"the column otherwise, with a quantity of its own: Relative({name!r}, <row>, ...)"
+                    )
             _require(self.printed.where, "row in ROWS", self.printed.rows, self.rows)
 
     def require_rows(self, trained: Iterable[str]) -> None:

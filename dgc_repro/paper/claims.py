@@ -27,7 +27,10 @@ class Printed:
     def __post_init__(self) -> None:
         for row, cells in self.rows.items():
             if len(cells) != len(self.columns):
-                raise ValueError(f"rows: {row!r} has {len(cells)} of {len(self.columns)} numbers")
+                named = ", ".join(self.columns)
+                raise ValueError(
+                    f"rows: {row!r} has {len(cells)} numbers, of the columns {named} ({len(self.columns)})"
+                )
 
     def __call__(self, row: str, column: str) -> float:
         """The printed number, NaN where there is no such row. Raises KeyError for an unknown column."""
@@ -48,17 +51,24 @@ def printed_table(where: str, columns: str, rows: str, groups: Iterable[str] = (
     """
     named = [column.strip().removesuffix("]").partition(" [") for column in columns.split(",")]
     units, found = {name: unit for name, _, unit in named}, {}
-    for row, *cells in (line.split() for line in rows.strip().splitlines()):
-        numbers = [_number(cell) for cell in cells]
+    for line in (text.split() for text in rows.strip().splitlines()):
+        row, *cells = line
+        numbers = [_number(cell, line=" ".join(line)) for cell in cells]
         for place, group in enumerate(list(groups) or [""]):
             own = numbers[place * len(units) :][: len(units) if groups else None]
             found[f"{group}.{row}" if group else row] = tuple(own)
     return Printed(where, units, found)
 
 
-def _number(cell: str) -> float:
+def _number(cell: str, line: str) -> float:
     """A printed number; NaN for a word without a digit. Raises ValueError for a misspelt number."""
-    return float(cell) if any(letter.isdigit() for letter in cell) else math.nan
+    try:
+        return float(cell) if any(letter.isdigit() for letter in cell) else math.nan
+    except ValueError as error:
+        raise ValueError(
+            f"rows: {cell!r} in {line!r} is no number; a line is a row's id and one number a column, "
+            "separated by spaces"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,19 @@
-"""The overview of all results: README.md, and index.html, which links the figures."""
+"""The overview of all results: README.md; index.html, which links the figures; the table of all claims."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pandas as pd
 
-from dgc_repro.paper import pool
+from dgc_repro.paper import claim_table, pool
+from dgc_repro.paper.claim_table import Entry
 from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain
 from dgc_repro.paper.verdict import WORDS
 
@@ -27,16 +27,6 @@ input that nobody has measured, such as a compute time. *inconclusive*: neither.
 seeds; + where the mean lies inside the range. *not tested*: a premise does not hold of these runs, or the
 data set is not the paper's. *by construction*: two formulas agree, which is no finding. *cannot follow*: the
 paper's own numbers contradict each other. *not run*: a row has no finished run."""
-
-
-class Entry(NamedTuple):
-    """An artifact: its folder, its place, and its record in verdicts.json of its pool."""
-
-    folder: Path
-    paper: str
-    scale: str
-    artifact: str
-    record: Mapping[str, Any]
 
 
 def entries(root: Path) -> list[Entry]:
@@ -71,10 +61,11 @@ def findings() -> list[str]:
 
 
 def write(root: Path) -> None:
-    """Write README.md and index.html into a root of results."""
+    """Write README.md, index.html and the table of all claims into a root of results."""
     if found := entries(root):
         (root / "README.md").write_text(_readme(found, root), encoding="utf-8", newline="\n")
         (root / "index.html").write_text(_page(found, root), encoding="utf-8", newline="\n")
+        claim_table.write(found, root)
 
 
 def _counts(found: Sequence[Entry]) -> dict[str, int]:

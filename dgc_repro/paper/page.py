@@ -27,7 +27,7 @@ from dgc_repro.paper.claims import Check, Choice, Claim, Note, claim
 from dgc_repro.paper.facts import busy, data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import Verdict, by_chance, judge, tally
+from dgc_repro.paper.verdict import Effect, Verdict, by_chance, judge, tally
 from dgc_repro.progress import console_of
 
 PAGE_FILE = "table.md"
@@ -318,6 +318,7 @@ def record(page: Page) -> dict[str, Any]:
             "repeats": v.repeats,
             "n": v.n,
             "detail": v.detail,
+            "effects": [_effect(effect) for effect in v.effects],
         }
         for v in page.verdicts
     ]
@@ -327,6 +328,28 @@ def record(page: Page) -> dict[str, Any]:
         "tally": tally(page.verdicts),
         "verdicts": found,
         "runs": [run.id for run in page.runs],
+    }
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    """A check with its numbers; None for one that is open, not printed or not defined."""
+    check = effect.check
+    numbers = {
+        "printed": check.printed,
+        "above": check.above,
+        "below": check.below,
+        "measured": effect.mean,
+        "low": effect.low,
+        "high": effect.high,
+    }
+    return {
+        "quantity": check.quantity,
+        "setting": check.setting,
+        "kind": check.kind,
+        "rows": list(check.rows),
+        "unit": effect.unit,
+        "n": effect.n,
+        **{k: float(f"{x:.10g}") if math.isfinite(x) else None for k, x in numbers.items()},
     }
 
 

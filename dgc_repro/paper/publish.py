@@ -187,8 +187,13 @@ def _fresh(folder: Path) -> Iterator[Path]:
 
 def _page(runs: Sequence[Run], paper: str, scale: str, artifact: str) -> Page:
     made: Page = artifact_of(paper, artifact).page(runs, scale)
-    source = getattr(importlib.import_module(package_of(paper)), "PAPER", None)
-    return made if source is None else replace(made, facts=(("source", source.cited), *made.facts))
+    package = importlib.import_module(package_of(paper))
+    source, (title, *_) = (
+        getattr(package, "PAPER", None),
+        (package.__doc__ or "").splitlines() or [""],
+    )
+    cited = title if source is None else source.cited
+    return replace(made, facts=(("source", cited), *made.facts)) if cited else made
 
 
 def _write(made: Page, folder: Path, fresh: Path) -> None:

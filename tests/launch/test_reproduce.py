@@ -121,7 +121,18 @@ def test_a_page_keeps_the_seeds_that_are_finished(
             "row: random",
             "experiment.row: no row in ROWS 'random'; there are: dense, topk",
         ),
-        ("table1.py", "dense   92.96", "dense 92.96 1", "rows: 'dense' has 2 of 1 numbers"),
+        (
+            "table1.py",
+            "dense   92.96",
+            "dense 92.96 1",
+            r"rows: 'dense' has 2 numbers, of the columns test accuracy \(1\)",
+        ),
+        (
+            "table1.py",
+            "dense   92.96",
+            "dense 92.96,",
+            "rows: '92.96,' in 'dense 92.96,' is no number; a line is a row's id and one number a column",
+        ),
     ],
 )
 def test_a_mistake_in_a_paper_is_said_before_anything_is_trained(

@@ -46,6 +46,14 @@ def test_a_misspelt_name_in_a_claim_or_a_printed_table_is_an_error() -> None:
         page_with(printed=Printed("Table 1", {"test accuracy": "%"}, {"dense": (90.0,)}))
 
 
+def test_a_printed_column_may_be_what_is_sent_in_its_own_unit() -> None:
+    rows = {"none": (400.0,), "static8": (100.0,)}
+    printed = Printed("Table 1", {"payload": "bytes"}, rows)
+    assert page_with(printed=printed).printed == printed
+    with pytest.raises(UserError, match="^Table 1: payload is measured in bytes, got .MB.; name"):
+        page_with(printed=Printed("Table 1", {"payload": "MB"}, rows))
+
+
 def test_a_trained_row_that_the_page_lacks_is_an_error() -> None:
     page_with().require_rows(["static8"])
     with pytest.raises(

@@ -1,0 +1,66 @@
+"""The table of all claims says what the pages say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import dgc_repro
+from dgc_repro.errors import UserError
+from dgc_repro.paper import claim_table, index
+from dgc_repro.paper.verdict import WORDS
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+def test_every_published_claim_is_there_with_its_verdict() -> None:
+    found = dgc_repro.load_claims()
+    wanted = {
+        (entry.paper, entry.scale, entry.artifact, v["claim"]): (v["verdict"], len(v["effects"]))
+        for entry in index.entries(RESULTS)
+        for v in entry.record["verdicts"]
+    }
+    by_claim = found.groupby(["paper", "scale", "artifact", "claim"])
+    told = {key: (of.verdict.unique().tolist(), len(of)) for key, of in by_claim}
+    assert told == {key: ([word], max(1, lines)) for key, (word, lines) in wanted.items()}
+    measured = found[found.measured.notna() & found.low.notna()]
+    assert ((measured.low <= measured.measured) & (measured.measured <= measured.high)).all()
+
+
+def test_the_files_are_the_table() -> None:
+    found = dgc_repro.load_claims(RESULTS)
+    pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / "claims.parquet"), found)
+    lines = (RESULTS / "claims.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == found.text.tolist()
+
+
+def test_a_printed_number_stands_beside_the_measured_one() -> None:
+    found = dgc_repro.load_claims()
+    (one,) = found[(found.artifact == "fig4") & (found.claim == "resnet101.10x")].itertuples()
+    page = (RESULTS / "gravac" / "small" / "fig4" / "table.md").read_text(encoding="utf-8")
+    assert f"{one.quantity}, DGC 10x: {one.measured:.4g} (claimed 0.9 to 1.1, printed 1)" in page
+    assert (one.printed, one.above, one.below, one.status) == (1.0, 0.9, 1.1, "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "scale", "status"),
+    [
+        ("agrees", "paper", "verified"),
+        ("differs (given)", "paper", "falsified"),
+        ("agrees (given)", "small", "toy"),
+        ("differs", "low", "toy"),
+        ("indicative (-)", "paper", "inconclusive"),
+        ("by construction", "paper", "untested"),
+    ],
+)
+def test_a_status_says_the_scale_of_a_decided_claim(verdict: str, scale: str, status: str) -> None:
+    assert verdict in WORDS
+    assert claim_table.status(verdict, scale) == status
+
+
+def test_a_folder_without_results_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no published results; give the folder results of a"):
+        dgc_repro.load_claims(tmp_path)
