@@ -254,7 +254,7 @@ def figure(tasks: Sequence[Task], x: str) -> Figure:
     least, most = min(counts), max(counts)
     said = [
         f"n = {least}" if least == most else f"n = {least} to {most}",
-        "mean ± sample standard deviation",
+        *(["mean ± sample standard deviation"] if most > 1 else []),
         *(
             f"{task.name}: " * (len(tasks) > 1) + "; ".join((task.facts, *task.notes))
             for task in tasks
