@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,6 +47,16 @@ REPEATS, QUICK_REPEATS, WARMUP_STEPS = 40, 5, 5
 SPANS = ("compress", "communicate", "decompress")
 RATES = {"100 Mbit/s": 100e6, "1 Gbit/s": 1e9}
 NETWORK_REPEATS, NETWORK_WARMUP = 5, 3
+FP16_HOOK, POWERSGD_HOOK = "torch's fp16 hook", "torch's PowerSGD hook, rank 4"
+TORCH_HOOKS: Mapping[str, Callable[[], tuple[Any, Callable[..., Any]]]] = {
+    FP16_HOOK: lambda: (None, default_hooks.fp16_compress_hook),
+    # Compressing from the third step on is the earliest that DDP allows.
+    POWERSGD_HOOK: lambda: (
+        powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2),
+        powerSGD_hook.powerSGD_hook,
+    ),
+}
+"""By name, what makes the state and the function of one of torch's communication hooks."""
 ONE_BUCKET_MB = 1 << 20
 """torch's PowerSGD hook asks for collectives in callbacks, whose order differs between ranks: on gloo
 it runs only where there is one bucket."""
@@ -54,13 +64,12 @@ it runs only where there is one bucket."""
 
 @dataclass(frozen=True)
 class Case:
-    """A way to average gradients, and its target in steps of plain DDP: ``compressor``, or torch's own
-    ``hook``. ``bucket_view``: of torch's DDP; ours always has it."""
+    """A way to average gradients, and its target in steps of plain DDP: ``compressor``, or torch's DDP, with
+    a hook where the name is one of `TORCH_HOOKS`. ``bucket_view``: of torch's DDP; ours always has it."""
 
     name: str
     compressor: Compressor | None = None
     overlap: bool = False
-    hook: str = ""
     bucket_view: bool = False
     at_most: float | None = None
 
@@ -84,8 +93,7 @@ CASES = (
     Case("4 bits, block 512", BITS4),
 )
 NETWORK_CASES = (
-    Case("torch's fp16 hook", hook="fp16"),
-    Case("torch's PowerSGD hook, rank 4", hook="powersgd"),
+    *map(Case, TORCH_HOOKS),
     Case("fp16", FP16(), True),
     Case("8 bits", ErrorFeedback(BITS8), True),
     Case("4 bits", ErrorFeedback(BITS4), True),
@@ -222,13 +230,10 @@ class Runner:
             self._ddp = DistributedDataParallel(
                 replay,
                 gradient_as_bucket_view=case.bucket_view,
-                bucket_cap_mb=ONE_BUCKET_MB if case.hook == "powersgd" else None,
+                bucket_cap_mb=ONE_BUCKET_MB if case.name == POWERSGD_HOOK else None,
             )
-        if case.hook == "fp16":
-            self._ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif case.hook == "powersgd":
-            state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
-            self._ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        if case.name in TORCH_HOOKS:
+            self._ddp.register_comm_hook(*TORCH_HOOKS[case.name]())
         for _ in range(warmup):
             self.step()
         gc.collect()

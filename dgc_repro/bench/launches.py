@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.distributed_c10d import _get_default_group
 
 from dgc_repro.bench import host
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers, triton_counts
+from dgc_repro.bench.exchange import PLAIN, TORCH_HOOKS
 from dgc_repro.bench.modelled import GPUS, LAUNCH_SECONDS, SHOWN, exchange_seconds
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.demo import DeMo
@@ -261,9 +260,6 @@ def syncs_at_most(leaf: object) -> int:
     return 2 if getattr(leaf, "ragged", False) else 1
 
 
-Hook = Callable[[Any], Any]
-
-
 def buckets_of(shapes: Shapes) -> list[Any]:
     """DDP's buckets, where gradients come in the reverse order of parameters: what hooks use of a
     `GradBucket`."""
@@ -281,34 +277,25 @@ def buckets_of(shapes: Shapes) -> list[Any]:
     return made
 
 
-def plain(bucket: Any) -> None:
+def plain(state: None, bucket: Any) -> None:
     """DDP's reducer with gradient_as_bucket_view: it divides each gradient, and sums the bucket."""
     for gradient in bucket.gradients():
         gradient.div_(WORKERS)
     dist.all_reduce(bucket.buffer())
 
 
-def powersgd() -> Hook:
-    """torch's PowerSGD, rank 4, from the third step on (the earliest that DDP allows)."""
-    state = torch_powersgd.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
-    return partial(torch_powersgd.powerSGD_hook, state)
+Hook = Callable[[], tuple[Any, Callable[..., Any]]]
+HOOKS: Mapping[str, Hook] = {PLAIN.name: lambda: (None, plain), **TORCH_HOOKS}
 
 
-HOOKS: Mapping[str, Callable[[], Hook]] = {
-    "plain DDP": lambda: plain,
-    "torch's fp16 hook": lambda: partial(fp16_compress_hook, _get_default_group()),
-    "torch's PowerSGD hook, rank 4": powersgd,
-}
-
-
-def count_hook(hook: Callable[[], Hook], shapes: Shapes) -> Row:
+def count_hook(hook: Hook, shapes: Shapes) -> Row:
     """The step of one of torch's hooks."""
     with Counting() as counting, hooks_on_a_gpu(counting):
-        run, buckets = hook(), buckets_of(shapes)
+        (state, run), buckets = hook(), buckets_of(shapes)
         for _ in range(HOOK_STEPS):
             counting.clear()
             for bucket in buckets:
-                run(bucket)
+                run(state, bucket)
         return counted(counting)
 
 

@@ -127,7 +127,9 @@ def table(quick: bool) -> Table:
 def measure(cases: Sequence[Case], repeats: int) -> list[Row]:
     """One row a method."""
     with threads(THREADS):
-        gradient = heavy_tailed(NUM_VALUES)
+        # A matrix as square as can be, for methods that want one.
+        side = next(d for d in range(math.isqrt(NUM_VALUES), 0, -1) if NUM_VALUES % d == 0)
+        gradient = heavy_tailed((side, NUM_VALUES // side), torch.Generator().manual_seed(0))
         target = torch.empty_like(gradient)
         ways = {case.name: partial(_rounds, case.compressor, gradient, target) for case in cases}
         found = spread_out(ways, repeats)
@@ -172,7 +174,6 @@ def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
         "sent_bits_per_value": 8 * float(last["sent_bytes"]) / num_values,
         "elias_bits_per_value": _elias_bits(case.compressor, gradient),
         "sent_bytes": int(last["sent_bytes"]),
-        "copy_ms": 1e3 * float(copy.median()),
     }
 
 
@@ -185,21 +186,13 @@ def _elias_bits(compressor: Compressor, gradient: Tensor) -> float | None:
     return elias_bits(asked.made().payload) / gradient.numel()
 
 
-def heavy_tailed(num_values: int, seed: int = 0) -> Tensor:
-    """A normal number times a log-normal one: a few values are hundreds of times the median. A matrix
-    as square as can be, for methods that want one."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(num_values, generator=generator)
-    values.mul_(torch.randn(num_values, generator=generator).exp_())
-    rows = next(d for d in range(math.isqrt(num_values), 0, -1) if num_values % d == 0)
-    return values.view(rows, -1)
+def heavy_tailed(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Normal numbers times log-normal ones: a few values are hundreds of times the median."""
+    values = torch.randn(shape, generator=generator)
+    return values.mul_(torch.randn(shape, generator=generator).exp_())
 
 
 def gradients_of(shapes: Mapping[str, torch.Size], worker: int) -> dict[str, Tensor]:
     """A worker's gradients of a model, f32 by name, with such values."""
     generator = torch.Generator().manual_seed(worker)
-    found = {}
-    for name, shape in shapes.items():
-        noise = torch.randn(shape, generator=generator)
-        found[name] = noise.mul_(torch.randn(shape, generator=generator).exp_())
-    return found
+    return {name: heavy_tailed(shape, generator) for name, shape in shapes.items()}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import TCP_SHARE, Network
@@ -97,19 +98,15 @@ def fit(points: Sequence[Point], workers: int, rate: float | None, source: str =
     return Fit(network, list(points), errors)
 
 
-ROUNDING = 1e-9  # of lstsq: a smaller slope is none
+ROUNDING = 1e-9  # of nnls: a smaller slope is none
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """(intercept, slope), at least 0 each, with the least sum of squared relative errors."""
     x, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    table = np.stack([1 / t, x / t], axis=1)
-    (intercept, slope), *_ = np.linalg.lstsq(table, np.ones_like(t), rcond=None)
-    if intercept < 0:
-        return 0.0, float((x / t).sum() / ((x / t) ** 2).sum())
-    if slope * x.max() < ROUNDING * intercept:
-        return float((1 / t).sum() / ((1 / t) ** 2).sum()), 0.0
-    return float(intercept), float(slope)
+    largest = x.max()  # columns of one scale lose no digits
+    (intercept, rise), _ = nnls(np.stack([1 / t, x / largest / t], axis=1), np.ones_like(t))
+    return float(intercept), float(rise / largest) if rise >= ROUNDING * intercept else 0.0
 
 
 def _latency(messages: Sequence[float], intercepts: Sequence[float]) -> float:
@@ -118,9 +115,7 @@ def _latency(messages: Sequence[float], intercepts: Sequence[float]) -> float:
     more than any collective's whole intercept allows, lest one that is slow to begin spoils the others."""
     if len(set(messages)) < 2:
         return min(i / m for i, m in zip(intercepts, messages, strict=True))
-    m, i = np.asarray(messages, dtype=float), np.asarray(intercepts, dtype=float)
-    slope, overhead = np.polyfit(m, i, 1)
-    if overhead < 0:
-        slope = (m * i).sum() / (m * m).sum()
+    table = np.stack([messages, np.ones(len(messages))], axis=1)
+    (alpha, _), _ = nnls(table, np.asarray(intercepts, dtype=float))
     most = min((i / m for i, m in zip(intercepts, messages, strict=True) if i > 0), default=0.0)
-    return min(max(0.0, float(slope)), most)
+    return min(float(alpha), most)
