@@ -52,22 +52,19 @@ class Clock:
     @contextmanager
     def span(self, name: str) -> Iterator[Span]:
         """Time what is inside."""
-        span = Span(name)
+        span, event = Span(name), self._event() if self._cuda else None
+        begin = time.perf_counter()
         with torch.profiler.record_function(name) if self.marks_trace else nullcontext():
-            begin = self._instant()
             try:
                 yield span
             finally:
-                end = self._instant()
-                if self._cuda:
-                    self._events.append((span.name, begin, end))
+                if event is None:
+                    self._now[span.name] += time.perf_counter() - begin
                 else:
-                    self._now[span.name] += end - begin
+                    self._events.append((span.name, event, self._event()))
 
-    def _instant(self) -> Any:
-        """Now, on the device's own clock: seconds, or a CUDA event that is read later."""
-        if not self._cuda:
-            return time.perf_counter()
+    def _event(self) -> Any:
+        """Now, on the device's own clock: a CUDA event that is read later."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event

@@ -106,11 +106,13 @@ class CollectiveFailed(RuntimeError):
 
 
 @contextmanager
-def asking(asked: str, clock: Clock) -> Iterator[None]:
-    """Inside, this process waits for a collective; what breaks off there says which one."""
+def asking(asked: str, clock: Clock, *, is_timed: bool = False) -> Iterator[None]:
+    """Inside, this process begins or waits for a collective; what breaks off there says which one.
+    ``is_timed``: as communication."""
     clock.waits_for = asked
     try:
-        yield
+        with clock.span("communicate") if is_timed else nullcontext():
+            yield
     except Exception as error:
         if is_of_a_collective(error):
             raise CollectiveFailed(asked, error) from error
@@ -153,8 +155,11 @@ class Link:
         collective = BROADCAST if how == BROADCAST else "allreduce"
         self._count(purpose, collective, flat.nbytes)
         asked = f"{collective} of {purpose} ({flat.nbytes} bytes)"
-        with self._communicating(asked):
-            return self._timed(self.wire.combine_(how, flat), asked)
+        within = partial(asking, asked, self.clock, is_timed=True)
+        with within():
+            pending = self.wire.combine_(how, flat)
+        pending.within = within
+        return pending
 
     def collect(
         self,
@@ -177,9 +182,11 @@ class Link:
                 self._compare_pairs(sizes[0], label)
             self._count(purpose, "alltoall", sum(sizes[0].to))
             asked = f"alltoall of {purpose}"
-        with self._communicating(asked):
+        within = partial(asking, asked, self.clock, is_timed=True)
+        with within():
             rows, pending = self.wire.collect(flats, slot, sizes)
-            return rows, self._timed(pending, asked)
+        pending.within = within
+        return rows, pending
 
     def wait(self) -> None:
         """A barrier that is timed as waiting."""
@@ -199,16 +206,6 @@ class Link:
         """Compare what ranks have decided, where they compare what they ask. Raises RanksDisagree."""
         if self.check:
             self._compare(text)
-
-    @contextmanager
-    def _communicating(self, asked: str) -> Iterator[None]:
-        with self.clock.span("communicate"), asking(asked, self.clock):
-            yield
-
-    def _timed(self, pending: Pending, asked: str) -> Pending:
-        """Its wait is timed as communication."""
-        pending.within = partial(self._communicating, asked)
-        return pending
 
     def _compare(self, text: str, label: str = "", flat: Tensor | None = None) -> None:
         """Raise RanksDisagree where ranks ask for different things. ``flat``: of the same size on all."""
