@@ -143,10 +143,7 @@ class Artifact:
         if self.numbers is not None:
             return
         known = [*self.quantities, *SENT, LESS]
-        for claim in self.claims:
-            for check in (*claim.premises, *claim.checks):
-                _require(f"claim {claim.id}", "quantity", [check.quantity], known)
-                _require(f"claim {claim.id}", "row", check.rows, self.rows)
+        require_names(self.claims, known, self.rows)
         if isinstance(self.printed, Printed):
             _require(self.printed.where, "quantity", self.printed.columns, known)
             for name, unit in self.printed.columns.items():
@@ -235,6 +232,14 @@ def _curve(shown: Shown) -> list[panels.Panel]:
     metric = next((m for m in CURVES if any(m in run.epochs for run in shown.runs)), "")
     label, log = CURVES.get(metric, ("", ""))
     return [panels.panel("", shown.curves(metric, "epoch"), x="epoch", y=label, log=log)]
+
+
+def require_names(claims: Iterable[Claim], quantities: Iterable[str], rows: Iterable[str]) -> None:
+    """Raise UserError for a claim on a quantity or a row that there is not."""
+    for claim in claims:
+        for check in (*claim.premises, *claim.checks):
+            _require(f"claim {claim.id}", "quantity", [check.quantity], quantities)
+            _require(f"claim {claim.id}", "row", check.rows, rows)
 
 
 def _require(place: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -24,6 +24,7 @@ from dgc_repro.model.resnet101 import ResNet101
 from dgc_repro.model.vgg16 import VGG16 as Vgg
 from dgc_repro.names import papers_in
 from dgc_repro.paper import facts, frame, gravac, page, pool
+from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.gravac import (
     COMPRESSORS,
     GRAVAC,
@@ -443,6 +444,15 @@ def test_a_page_of_few_runs_says_what_is_missing(name: str, methods: Sequence[st
 def test_how_far_a_run_is_above_the_failing_level_is_not_known_without_a_target() -> None:
     one = course(made(f"{RESNET101}.gravac07"))
     assert math.isnan(training.above_failing(one.runs[0], one))
+
+
+@pytest.mark.parametrize("names", [("final acuracy", "dense"), ("final accuracy", "densse")])
+def test_a_claim_that_names_no_quantity_or_row_is_an_error_at_import(names: Sequence[str]) -> None:
+    quantity, method = names
+    check = Check(quantity, row_id(RESNET101, method))
+    claim = Claim("good", "It is good.", "here", (check,))
+    with pytest.raises(UserError, match="claim good: no (quantity 'final acuracy'|row .*densse)"):
+        training.page(table2.__file__, ("dense",), lambda one: [claim], models=(RESNET101,))
 
 
 def test_at_scale_low_pages_have_one_model_under_its_own_name() -> None:

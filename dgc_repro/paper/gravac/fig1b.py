@@ -29,22 +29,17 @@ DRASTIC = 1.0
 WORDS = Template.read(__file__)
 
 
-def starting(run: Run) -> float:
-    """The starting iterations of a run, as their share of the paper's steps."""
-    return STARTING / g.STEPS * run.last("step")
-
-
 def variance(run: Run) -> tuple[g.Series, g.Series]:
     """The recorded starting iterations, and the variance of the gradient in each."""
     when, spread = g.column(run, "step"), g.column(run, "own_square") - g.column(run, "mean_square")
-    known = (when <= starting(run)) & np.isfinite(spread)
+    known = (when <= g.at(run, STARTING)) & np.isfinite(spread)
     return when[known], spread[known]
 
 
 def in_part(run: Run, part: int) -> float:
     """Mean variance in a tenth of the starting iterations, from 1."""
     when, spread = variance(run)
-    return g.mean(spread[np.ceil(NUM_PARTS * when / starting(run)) == part])
+    return g.mean(spread[np.ceil(NUM_PARTS * when / g.at(run, STARTING)) == part])
 
 
 def change(run: Run, part: int) -> float:
@@ -88,6 +83,7 @@ page = g.page(
     ["dense_variance"],
     claims,
     numbers=lambda one: measure(one.runs, QUANTITIES),
+    quantities=QUANTITIES,
     tables={
         "Variance of the gradient": (
             *(seeds(EARLY), *PARTS),

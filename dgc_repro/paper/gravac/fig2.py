@@ -83,6 +83,7 @@ page = g.page(
     (DENSE, *(f"{name}{factor}" for name in COMPRESSORS for factor in FACTORS)),
     claims,
     numbers=_numbers,
+    quantities=(SHORT, g.TARGET_SECONDS, SPEEDUP),
     tables={
         "Time to the target, and speedup over 10x": (
             Column("short of it by %", SHORT, 1),

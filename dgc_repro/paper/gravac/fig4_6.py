@@ -130,6 +130,7 @@ def _artifact(model: str, number: int) -> SimpleNamespace:
         (DENSE, WEAK, STRONG),
         claims,
         numbers=lambda one: g.measure(one, QUANTITIES),
+        quantities=QUANTITIES,
         models=(model,),
         tables={
             "Quality, gain and norm": (

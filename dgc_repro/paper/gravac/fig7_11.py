@@ -259,6 +259,7 @@ def _artifact(number: int, of: Figure) -> SimpleNamespace:
         (DENSE, *of.methods, *of.others),
         lambda one: g.both_gains(of.claims(one.model)),
         numbers=_numbers,
+        quantities=(CURVE, *QUANTITIES, SHARE, THROUGHPUT),
         models=(of.model,),
         tables={
             "What is sent": (

@@ -86,6 +86,7 @@ page = g.page(
     (DENSE, *METHODS.values()),
     lambda one: CLAIMS,
     numbers=lambda one: g.measure(one, GAINS),
+    quantities=GAINS,
     models=(RESNET101,),
     tables={
         "Gains and final accuracy": (

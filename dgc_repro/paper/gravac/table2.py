@@ -157,6 +157,7 @@ page = g.page(
     METHODS,
     claims,
     numbers=_numbers,
+    quantities=(g.ABOVE_FAILING, g.PLATEAU_SECONDS, SPEEDUP),
     tables={"Table II": COLUMNS},
     printed=KNOWN,
     notes=(*WORDS.notes, g.PERPLEXITY_NOTE),

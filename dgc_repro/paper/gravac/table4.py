@@ -91,6 +91,7 @@ page = g.page(
     (DENSE, ACCORDION, *SAVERS),
     claims,
     numbers=_numbers,
+    quantities=(RUN_SECONDS, *SAVING.values()),
     tables={
         "Floats, and savings": (
             *(seeds(FLOATS), Column("floats", FLOATS, count)),

@@ -17,7 +17,7 @@ decisions of evenly spaced steps: shares and means are of the recorded steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dgc_repro.paper import facts, frame, gravac, panels
-from dgc_repro.paper.artifact import Artifact
+from dgc_repro.paper.artifact import Artifact, require_names
 from dgc_repro.paper.claims import Check, Claim, near
 from dgc_repro.paper.frame import SENT, Column, Quantity, Relative
 from dgc_repro.paper.gravac import DENSE, LSTM, RESNET101, VGG16, row_id
@@ -378,16 +378,24 @@ def page(
     claims: Callable[[Course], Iterable[Claim]],
     *,
     numbers: Callable[[Course], pd.DataFrame] = measure,
+    quantities: Collection[str] = (),
     models: Sequence[str] = tuple(gravac.MODELS),
     said: Mapping[str, object] | None = None,
     **more: Any,
 ) -> Training:
-    """The ``page`` of an artifact: the rows of each model that has runs, and the claims on them.
+    """The ``page`` of an artifact: the rows of each model that has runs, and the claims on them. Raises
+    UserError where a claim names no row or quantity.
 
-    numbers  the frame of a model's runs
-    more     fields of `Artifact`, such as tables and figures
+    numbers     the frame of a model's runs
+    quantities  what ``numbers`` has beyond `measure`
+    more        fields of `Artifact`, such as tables and figures
     """
+    methods = tuple(methods)
     looks = {row_id(model, m): gravac.LOOKS[m] for model in models for m in methods}
+    for model in models:
+        known = [FINAL[model], *SENT, *FEWER.values(), *quantities]
+        own = [row_id(model, method) for method in methods]
+        require_names(claims(Course(model, (), facts.PAPER_SCALE)), known, own)
 
     def make(runs: Sequence[Run], scale: str) -> Page:
         found = courses([run for run in runs if run.row in looks], scale)
