@@ -18,6 +18,7 @@ from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.command_line import main
 from dgc_repro.bench.exchange import NETWORK_CASES, Replay
 from dgc_repro.bench.rounds import Steps, rounds, spread_out
+from dgc_repro.kernel import native
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +32,13 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     output, printed = tmp_path_factory.mktemp("bench"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setenv("DGC_REPRO_COMPILE", "0")
+        native.library.cache_clear()
         patch.setattr(methods, "NUM_VALUES", NUM_VALUES)
         patch.setattr(exchange, "WIDTH", 4)
         for table in (methods, exchange):
             patch.setattr(table, "QUICK_REPEATS", 2)
         folder = main(["--quick", "--output", str(output)])
+    native.library.cache_clear()
     assert re.match(r"bench: about \d+ (s|min) expected on two idle cores\n", printed.getvalue())
     return printed.getvalue(), folder
 

@@ -55,7 +55,7 @@ from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import native
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, on_gpu
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.model.resnet101 import ResNet101
 from dgc_repro.payload import Gathered
@@ -124,6 +124,16 @@ def launched(*, of_each_type: bool = False) -> list[Any]:
     for rank in (32, 64):
         every |= variants(PowerSGD(rank), PARAMETERS)
     return sorted(every, key=str)
+
+
+def test_triton_that_was_switched_off_for_a_while_may_be_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as off:
+        off.setenv("DGC_REPRO_COMPILE", "0")
+        assert not on_gpu(())
+    monkeypatch.delenv("DGC_REPRO_COMPILE", raising=False)
+    assert on_gpu(())
 
 
 def is_kernel(function: Any) -> bool:

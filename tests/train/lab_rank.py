@@ -87,7 +87,7 @@ def measured(
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
     link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
-    method = aggregated(method, aggregation, {"w": shape[0] * shape[1]}, link.wire.world_size)
+    method = aggregated(method, aggregation)
     rungs = Rungs(policy)
     exchange = GradientExchange(
         method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose
