@@ -13,6 +13,8 @@ INSTALLED := $(VENV)/.installed
 # TORCH=cpu: the same versions as wheels without CUDA, which PyTorch offers on an index of its own.
 TORCH_WHEELS := $(if $(filter cpu,$(TORCH)),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	$(shell sed -n 's/^\(torch\|torchvision\)==.*/&+cpu/p' constraints.txt))
+# One more than cores: tests that start ranks wait for them.
+WORKERS := $(shell nproc=$$(nproc 2>/dev/null || echo 2); echo $$(( nproc < 3 ? nproc + 1 : 4 )))
 OLDEST := .venv-oldest
 OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
@@ -46,11 +48,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt $(TORCH_WHEELS) -e '.[dev]'
 	@touch $@
 
-test: $(INSTALLED) ## run the everyday tests, about 8 minutes on 2 cores (ARGS="-k ladder" narrows them)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
+test: $(INSTALLED) ## run the everyday tests, about 6 minutes on 2 cores (ARGS="-k ladder" narrows them)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-slow: $(INSTALLED) ## run the other tests: processes, labs, notebooks, kills, long runs, fuzzing
-	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
+	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-slurm: $(INSTALLED) ## run launch=slurm on a Slurm of its own (root; Debian's slurm-wlm and munge), about 4 minutes
 	DGC_REPRO_SLURM=1 $(BIN)/python -m pytest -m slow tests/launch/slurm tests/test_first_day.py $(ARGS)
@@ -59,7 +61,7 @@ test-oldest: ## run the everyday tests of methods and exchanges on the oldest to
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	@grep -v '^torch' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt -e '.[dev]' 'torch==$(OLDEST_TORCH).*'
-	$(OLDEST)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 \
+	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 \
 		tests/compressor tests/exchange tests/kernel tests/train tests/model $(ARGS)
 
 test-all: test test-slow ## run all tests
@@ -143,7 +145,7 @@ publish: $(INSTALLED) ## (maintainers) rebuild results/ itself from its pools, w
 
 docs: $(INSTALLED) ## run the laws of all methods and build the docs site into build/site
 	@rm -f build/laws.xml
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/compressor/test_laws.py --junitxml=build/laws.xml
+	$(BIN)/python -m pytest -q -n $(WORKERS) tests/compressor/test_laws.py --junitxml=build/laws.xml
 	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
 	@echo "written to build/site/index.html"
 

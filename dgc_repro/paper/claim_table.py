@@ -85,7 +85,7 @@ def _lines(entry: Entry) -> Iterator[dict[str, Any]]:
     for verdict in entry.record["verdicts"]:
         stated = {name: verdict[name] for name in STATED}
         stated["status"] = status(verdict["verdict"], entry.scale)
-        for effect in verdict["effects"] or [dict.fromkeys(MEASURED) | {"rows": (), "n": 0}]:
+        for effect in verdict.get("effects") or [dict.fromkeys(MEASURED) | {"rows": (), "n": 0}]:
             found = {name: "" if kind == "str" else None for name, kind in MEASURED.items()}
             found |= {name: value for name, value in effect.items() if value is not None}
             yield place | stated | found | {"rows": ", ".join(effect["rows"])}
@@ -95,4 +95,5 @@ def write(entries: Iterable[Entry], root: Path) -> None:
     """Write ``claims.parquet`` and ``claims.jsonl`` into a root of results."""
     found = claims(entries)
     found.to_parquet(root / f"{FILE}.parquet", index=False)
-    found.to_json(root / f"{FILE}.jsonl", orient="records", lines=True, force_ascii=False)
+    text = found.to_json(orient="records", lines=True, force_ascii=False, double_precision=15)
+    (root / f"{FILE}.jsonl").write_text(text, encoding="utf-8", newline="\n")

@@ -325,7 +325,9 @@ def test_titles_and_names_in_the_overview_are_text_and_no_markup(
 ) -> None:
     folder = tmp_path / "mine" / "quick"
     folder.mkdir(parents=True)
-    verdict = dict.fromkeys(pool.records(table1.parent)["table1"]["verdicts"][0], text)
+    verdict = dict.fromkeys(pool.records(table1.parent)["table1"]["verdicts"][0], text) | {
+        "effects": []
+    }
     odd = {"title": text, "tally": {text: 1}, "verdicts": [verdict]}
     (folder / "verdicts.json").write_text(json.dumps({text.replace("/", "-"): odd}))
     index.write(tmp_path)
