@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+MOST_LETTERS = 300  # of an error's line
+
 
 class UserError(ValueError):
     """Something only the user can mend: a setting, a file, a missing device.
@@ -35,6 +37,13 @@ def full_disk(error: BaseException | None, place: object) -> DiskFull | None:
             found = DiskFull(error.filename or place)
         error = error.__cause__ or error.__context__
     return found
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and message; of a full disk, its file."""
+    if full := full_disk(error, "a file"):
+        return str(full)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
 
 
 @contextmanager

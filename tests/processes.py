@@ -27,26 +27,34 @@ START_SECONDS = 240.0
 
 
 class _Pickler(pickle.Pickler):
-    """Writes a small tensor in a tenth of the time that torch's own way takes."""
+    """Writes a small tensor in a tenth of the time that torch's own way takes. Tensors that share storage
+    share it after they are read."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self._storages: dict[tuple[int, int], bytearray] = {}
 
     def reducer_override(self, item: Any) -> Any:
         import torch
 
-        if type(item) is not torch.Tensor or item.requires_grad or not item.is_contiguous():
+        if type(item) is not torch.Tensor or item.requires_grad or item.device.type != "cpu":
             return NotImplemented
-        if item.device.type != "cpu" or item.untyped_storage().nbytes() != item.nbytes:
-            return NotImplemented  # a view may share its storage with another tensor
-        values = item.reshape(-1).view(torch.uint8).numpy().tobytes()
-        return _tensor, (values, item.dtype, tuple(item.shape))
+        if item.layout != torch.strided or item.is_quantized or item.is_conj() or item.is_neg():
+            return NotImplemented
+        storage = item.untyped_storage()
+        key = storage.data_ptr(), storage.nbytes()
+        if key not in self._storages:
+            entries = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._storages[key] = bytearray(entries.numpy())
+        values = self._storages[key]  # pickle writes one object once
+        return _tensor, (values, item.dtype, item.storage_offset(), item.shape, item.stride())
 
 
-def _tensor(values: bytes, dtype: Any, shape: tuple[int, ...]) -> Any:
+def _tensor(values: bytearray, dtype: Any, *place: Any) -> Any:
     import torch
 
-    own = bytearray(values)  # frombuffer takes no empty one
-    return (
-        torch.frombuffer(own, dtype=dtype).view(shape) if own else torch.empty(shape, dtype=dtype)
-    )
+    entries = torch.frombuffer(values, dtype=torch.uint8) if values else torch.empty(0)
+    return torch.empty(0, dtype=dtype).set_(entries.untyped_storage(), *place)
 
 
 def _message(item: Any) -> bytes:
@@ -59,9 +67,13 @@ class JobFailed(AssertionError):
     """A rank raised, died, or did not answer in time."""
 
 
-def _serve(rank: int, size: int, rendezvous: str, pipe: Connection) -> None:
-    """The life of a rank: answer jobs until the pipe closes."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def _serve(
+    rank: int, size: int, rendezvous: str, pipe: Connection, environment: dict[str, str]
+) -> None:
+    """The life of a rank: answer jobs until the pipe closes. ``environment``: that of the process that starts
+    the world; the server has the one of the first start."""
+    os.environ.clear()
+    os.environ.update(environment, GLOO_SOCKET_IFNAME="lo")
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -133,9 +145,8 @@ class World:
         rendezvous = str(Path(self._folder.name) / "rendezvous")
         for rank in range(self.size):
             here, there = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(rank, self.size, rendezvous, there), daemon=True
-            )
+            given = (rank, self.size, rendezvous, there, dict(os.environ))
+            process = context.Process(target=_serve, args=given, daemon=True)
             process.start()
             there.close()
             self._processes.append(process)

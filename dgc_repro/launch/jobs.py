@@ -20,11 +20,10 @@ from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro.errors import UserError, full_disk
+from dgc_repro.errors import UserError, full_disk, one_line
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.overrides import in_one_line, sets
 from dgc_repro.launch.ranks import RunFailed, RunHeld, RunStopped
-from dgc_repro.launch.rendezvous import one_line
 from dgc_repro.launch.single import check, is_done, say_damaged
 from dgc_repro.launch.study import kind_of
 from dgc_repro.paper import pool, publish

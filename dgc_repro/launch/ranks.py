@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from dgc_repro.errors import DiskFull, UserError, full_disk
+from dgc_repro.errors import DiskFull, UserError, full_disk, one_line
 from dgc_repro.launch.environment import threads, threads_of_worker
 
 if TYPE_CHECKING:
@@ -421,8 +421,6 @@ def work(
 ) -> tuple[int, bool]:
     """Train as a rank (`worker.run_worker`). Return the exit code, and whether this rank was the first to say
     why the run failed: errors are left in the folder and in the log."""
-    from dgc_repro.launch.rendezvous import one_line
-
     try:
         from dgc_repro.launch.worker import run_worker  # torch, which takes seconds
 

@@ -30,7 +30,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from dgc_repro import __version__
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.errors import UserError, full_disk
+from dgc_repro.errors import MOST_LETTERS, UserError, one_line
 from dgc_repro.exchange.wire import CollectiveFailed, is_of_a_collective
 from dgc_repro.launch.environment import torchvision_version
 from dgc_repro.launch.identity import config_hash
@@ -46,7 +46,6 @@ CLOCK_SECONDS = 10.0
 which may be another one after a restart, and torch's c10d rendezvous takes a node for dead when its last
 heartbeat looks 15 s old."""
 PACKAGE = Path(__file__).resolve().parent.parent
-MOST_LETTERS = 300  # of an error's line
 NO_ANSWER = "does not answer: killed, stopped, cut off or busy"
 OWN = "error: "  # how a rank begins that has failed by itself
 _REFUSED, _INSTRUCTIONS, _FAILED = "refused", "instructions", "failed"
@@ -287,13 +286,6 @@ def data_hash(splits: Splits | Text) -> str:
         for tensor in tensors:
             digest.update(tensor.cpu().contiguous().numpy().data)
     return f"{splits.label} ({digest.hexdigest()[:8]})"
-
-
-def one_line(error: BaseException) -> str:
-    """An error's type and message; of a full disk, its file."""
-    if full := full_disk(error, "a file"):
-        return str(full)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
 
 
 def failed_collective(error: BaseException | None) -> tuple[str, str] | None:

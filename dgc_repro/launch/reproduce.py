@@ -29,7 +29,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.cli_args import share_of, some_text, yes_no
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import Job, check_rows, expand, finished, published_run
@@ -110,14 +110,17 @@ class Reproduction:
         return str(self.jobs[0].config["scale"]["name"])
 
     def target(self, is_published: bool) -> Path:
-        """Return the root of the page's folder. Raises UserError where it cannot be written, before hours of
-        training."""
+        """Return the root of the page's folder. Raises UserError where it cannot be written, for a full disk
+        too, before hours of training."""
         key = "results" if is_published else "reproduced"
         root = Path(self.jobs[0].config["paths"][key])
-        with writing_to(f"paths.{key}", root):
-            root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=root):
-                return root
+        try:
+            with writing_to(f"paths.{key}", root):
+                root.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=root):
+                    return root
+        except DiskFull as error:
+            raise UserError(f"paths.{key}: {error}, or give another folder") from error
 
     def publish(self, runs: Sequence[Run], root: Path) -> Path:
         """Write the page of these runs; its folder."""
@@ -405,7 +408,7 @@ def _labelled(words: list[str], stated: list[str], given: list[str]) -> dict[str
 def _composed(overrides: Sequence[str]) -> dict[str, Any]:
     """The config of these overrides. Hydra takes 0.1 s for one, and entries of a queue share many."""
     files = [file for folder in conf_dirs() for file in sorted(folder.rglob("*.yaml"))]
-    changed = tuple((file, file.stat().st_mtime_ns) for file in files)
+    changed = tuple((file, file.stat().st_mtime_ns) for file in files if file.is_file())
     if any(override.startswith("network=") for override in overrides):  # may be a file
         return resolved(config_of(overrides))
     return deepcopy(_cached(tuple(overrides), (Path.cwd(), *changed)))

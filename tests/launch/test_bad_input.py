@@ -7,6 +7,7 @@ same.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -70,6 +71,29 @@ def test_a_mistake_is_one_line_and_nothing_is_left(
     assert says in line
     assert left_in(tmp_path) == []
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "begins"),
+    [
+        ("train.epoch=3", "train.epoch: no such key; did you mean train.epochs?"),
+        ("compressor=topkk", "compressor: no 'topkk'; did you mean topk"),
+        ("train.epochs=0", "train.epochs: a whole number from 1, got 0"),
+        ("seed=0,1", "Ambiguous value for argument 'seed=0,1'"),
+        ("seed=[1", ""),
+        ("--multirun train.epoch=1,2", "train.epoch: no such key; did you mean train.epochs?"),
+    ],
+)
+def test_mistakes_are_the_same_where_hydra_composes_to_know_its_mode(
+    overrides: str, begins: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """`command` leaves this composition out."""
+    whole: Command = request.getfixturevalue("whole_command")
+    line = refused(whole(*TINY, *overrides.split()))
+    assert line.startswith(begins)
+    quick: Command = request.getfixturevalue("command")
+    assert refused(quick(*TINY, *overrides.split())) == line
+    assert left_in(tmp_path) == []
 
 
 def test_a_word_that_is_no_command(command: Command) -> None:
@@ -332,6 +356,19 @@ def test_results_that_cannot_be_written_are_found_out_before_any_training(
     (tmp_path / "a file").write_text("")
     given = ("dynamic/table1", "scale=quick", "paths.reproduced='a file/below'")
     assert refused(command("reproduce", *given)).startswith("paths.reproduced: cannot write to ")
+    assert left_in(tmp_path) == []
+
+
+def test_a_full_disk_of_results_is_found_out_before_any_training(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: Any) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    line = refused(command("reproduce", "dynamic/table1", "scale=quick"))
+    assert line.startswith("paths.reproduced: no space left on the disk of ")
+    assert line.endswith("; free some, or give another folder")
     assert left_in(tmp_path) == []
 
 

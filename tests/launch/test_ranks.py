@@ -1,15 +1,16 @@
-"""The priority of a rank: that of its session is the one that the kernel may go by."""
+"""A rank: its priority, where that of its session is the one that the kernel may go by, and its failures."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import PATIENCE_SECONDS
 
-from dgc_repro.launch.ranks import AUTOGROUP
+from dgc_repro.launch.ranks import AUTOGROUP, FAILED, FAILURE_FILE, LOG_FILE, work
 
 RANK = f"""
 import sys
@@ -38,3 +39,18 @@ def test_a_nice_rank_lowers_its_own_session(leads: bool) -> None:
         start_new_session=True, preexec_fn=lambda: os.nice(7) and None,
     )  # fmt: skip
     assert rank.stdout.split()[-2:] == ["nice", str(min(19, os.nice(0) + 7)) if leads else "0"]
+
+
+@pytest.mark.parametrize("module", ["worker", "rendezvous"])
+def test_a_module_that_cannot_be_imported_is_a_failure_of_the_rank(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as torch with a library that is missing; both modules import it."""
+    name = f"dgc_repro.launch.{module}"
+    monkeypatch.delitem(sys.modules, "dgc_repro.launch.worker", raising=False)
+    monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # an import then fails
+    with (tmp_path / LOG_FILE).open("w") as log:
+        assert work(tmp_path, log) == (FAILED, True)
+    line = (tmp_path / FAILURE_FILE).read_text()
+    assert line.startswith(f"ModuleNotFoundError: import of {name} halted")
+    assert "Traceback" in (tmp_path / LOG_FILE).read_text()

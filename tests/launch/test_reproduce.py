@@ -71,6 +71,7 @@ def test_a_config_that_has_changed_is_read_again(
     """As in a notebook, where commands follow each other in one interpreter."""
     monkeypatch.chdir(tmp_path)
     (file := tmp_path / "compressor" / "mine.yaml").parent.mkdir()
+    (tmp_path / ".#mine.yaml").symlink_to("nowhere")  # an editor's lock
     monkeypatch.setattr(reproducing, "conf_dirs", lambda: [tmp_path])
     made = iter(range(3))
     monkeypatch.setattr(reproducing, "config_of", lambda overrides: next(made))

@@ -49,7 +49,7 @@ def _pinned_packages() -> None:
 
 
 def test_figures_take_the_font_that_matplotlib_brings() -> None:
-    font = Path(findfont(SETTINGS["font.family"], fallback_to_default=False))
+    font = Path(findfont(SETTINGS["font.family"], fallback_to_default=False)).resolve()
     assert font.is_relative_to(Path(matplotlib.get_data_path()).resolve())
 
 
