@@ -21,7 +21,7 @@ from dgc_repro.launch.typed import made, nearest, nearest_key
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.names import renamed
 
-NOT_KEYS = ("hydra", "paper", "queue", "wandb")
+NOT_KEYS = ("hydra", "paper", "queue", "records", "wandb")
 """Files and groups of configs whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
 """Config keys that are not settings of a run."""
