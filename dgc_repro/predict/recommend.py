@@ -33,9 +33,9 @@ from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
-from dgc_repro.paper.benchmark import methods, speed
+from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.classes import Shown, judge
-from dgc_repro.paper.benchmark.workloads import workloads
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
 from dgc_repro.predict.known import MODELS, Model, model_of, network_of
@@ -135,14 +135,14 @@ class Benchmark:
                 f"results/{POOL} is not here ({error.strerror}); recommend needs a clone of the repository"
             ) from error
         every = pages["methods"]["runs"]
-        own = [run for run in every if f"-{name}." in run and methods.TUNES not in run]
+        own = [run for run in every if f"-{name}." in run and TUNES not in run]
         self.runs: Sequence[Run] = pool.read(place, own)
         self.workload = workloads()[name]
-        dense = {run.seed: run for run in self.runs if run.method == methods.DENSE}
+        dense = {run.seed: run for run in self.runs if run.method == DENSE}
         losses: dict[str, list[float]] = {}
         for run in self.runs:
             if run.seed in dense:
-                losses.setdefault(run.row, []).append(methods.loss(run, dense[run.seed]))
+                losses.setdefault(run.row, []).append(loss(run, dense[run.seed]))
         self.judged = judge(losses, self.workload)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
@@ -152,7 +152,7 @@ class Benchmark:
     @property
     def dense(self) -> Run:
         """Dense training."""
-        return self._first[methods.DENSE]
+        return self._first[DENSE]
 
     def rows(self, asked: Question, workers: int) -> tuple[list[Row], list[str]]:
         """A row a setting, dense training first; and the names of those left out: they use another
@@ -163,19 +163,19 @@ class Benchmark:
             raise UserError(f"network.{error}") from error
         good = self.judged.at_most(asked.max_loss)
         rows, left_out = [], []
-        for name, run in sorted(self._first.items(), key=lambda item: item[0] != methods.DENSE):
+        for name, run in sorted(self._first.items(), key=lambda item: item[0] != DENSE):
             exchange = None if _changes(run) else self._exchange(asked, run, workers)
             if exchange is None:
                 left_out.append(name)
                 continue
             calls = speed.calls_at(run, workers)
             calls = speed.enlarged(run, calls, self._work.vectors, asked.model.sizes)
-            loss = None if name == methods.DENSE else self.judged.shown[run.row]
+            lost = None if name == DENSE else self.judged.shown[run.row]
             communicate = seconds_of(calls, costs)
             most = speed.BACKWARD * asked.compute if speed.can_overlap(run) else 0.0
             rows.append(
                 Row(
-                    run, loss, loss is None or run.row in good, calls,
+                    run, lost, lost is None or run.row in good, calls,
                     asked.compute, exchange, communicate, min(communicate, most),
                 )
             )  # fmt: skip
@@ -352,7 +352,7 @@ def by_workers(
     benchmark: Benchmark, asked: Question, workers: Sequence[int], shown: Sequence[Row]
 ) -> Table:
     """Milliseconds of a step of dense training and of some settings."""
-    names = [methods.DENSE, *dict.fromkeys(row.run.method for row in shown if row.loss)]
+    names = [DENSE, *dict.fromkeys(row.run.method for row in shown if row.loss)]
     cells = []
     for number in workers:
         steps = {row.run.method: 1e3 * row.step for row in benchmark.rows(asked, number)[0]}

@@ -71,6 +71,14 @@ class Judged:
         return {row for row, p in zip(self.estimates, holm(p_values), strict=True) if _is_shown(p)}
 
     @property
+    def half_widths(self) -> list[float]:
+        """Of the intervals, in the workload's unit."""
+        return [
+            (_loss(one.high, self.workload) - _loss(one.low, self.workload)) / 2
+            for one in self.estimates.values()
+        ]
+
+    @property
     def prior_text(self) -> str:
         """The prior's standard deviation and degrees of freedom."""
         if self.prior is None:

@@ -5,42 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
-from dgc_repro.paper.benchmark import headline, speed
+from dgc_repro.paper.benchmark import profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import WORDS, Judged, judge
 from dgc_repro.paper.benchmark.speed import NETWORKS
-from dgc_repro.paper.benchmark.workloads import ACCURACY, workloads
-from dgc_repro.paper.frame import Column, Quantity, Relative, amount, hits, number, seeds
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
+from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import MIN_SEEDS, YES_OR_NO
+from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "train.on_nonfinite")
 OF_WORKLOAD = (
     *("dataset", "model", "schedule"),
     *("train.epochs", "train.batch_size", "launch.workers"),
 )
-DENSE = "dense"
-TUNES = "_lr"
-"""Part of the name of a row that only tunes the learning rate."""
 QUALITY, LOSS, PAYLOAD = "test quality", "loss against dense", "payload a step"
-LESS, REACHED = "payload: times less than dense", "target reached"
+LESS, STEPS = "payload: times less than dense", "steps to the target"
 TARGET = "modelled speedup to the target, slim model on a CPU"
 """Its ``setting`` in the frame is the network."""
-WIRE = {workers: f"wire a step, N = {workers}" for workers in (2, 8, 32)}
+WIRE = {workers: f"wire a step, N = {workers}" for workers in (8, 32, 128)}
+OWN_WIRE = "wire a step, N of the runs"
+STEP_ASIDE = 1.03
+"""Between the error bars of two settings with the same number of workers."""
+SENT = f"wire to the target, N = {speed.WORKERS}"
+"""Bytes of the first steps, until the target is reached; infinite where it is not."""
 SHOWS_THAT_IT_RUNS = "quick"
 """Nothing is concluded at this scale."""
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 RESULTS = Path(__file__).resolve().parents[3] / "results"
+ALSO = ("images",)
+"""Runs of other artifacts that a page may have: four workers beside other numbers of them."""
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -61,8 +67,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     found = numbers(shown)
     judged = {name: judged_of(found, name) for name in present}
     titles = {name: workloads()[name].title for name in present}
-    tuning = pd.concat([_tuning(runs, name) for name in present])
+    rates = pd.concat([tuning.every_rate(runs, name) for name in present])
+    tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     figures = _headline(found, judged, shown, scale)
+    for name in present:
+        used = [run for run in shown if run.model == name]
+        caption = facts.caption(used, scale)
+        figures[f"bytes_{name}"] = partial(_bytes_figure, found, judged[name], caption)
+    if len({_workers(runs, name) for name in present}) > 1:
+        figures["workers"] = partial(_workers_figure, found, judged, shown, scale)
     if fast := {titles[name]: rows for name in present if (rows := _fast_rows(found, name))}:
         figures["speed"] = partial(_speed_figure, found, fast, facts.caption(shown, scale))
     classes = [] if scale == SHOWS_THAT_IT_RUNS else [_classes(judged)]
@@ -72,8 +85,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             *(Section("What the seeds show", table) for table in classes),
             Section("Settings"),
             *(Section(titles[name], _table(found, judged[name], shown)) for name in present),
+            Section("Score", _scores(found, present)),
             Section("Modelled time"),
-            Section("Tuning", tuning if len(tuning) else None),
+            Section("Tuning", tuned if len(tuned) else None),
+            *([Section("All rates", rates)] if len(rates) else []),
         ],
         head=[
             ("training", "; ".join(_training(_dense(runs, name)[0]) for name in present)),
@@ -83,6 +98,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "shows": "\n\n".join(_shows(one) for one in judged.values()),
             "priors": "; ".join(f"{titles[name]} {one.prior_text}" for name, one in judged.items()),
             "workers": speed.WORKERS,
+            "largest": f"{profiles.LARGEST:g}",
+            "targets": "; ".join(map(_target, present)),
             "seeds": MIN_SEEDS,
             "settings": len({run.method for run in shown}),
             "workloads": "; ".join(titles.values()),
@@ -103,27 +120,36 @@ def _numbers_of(runs: Sequence[Run], name: str) -> pd.DataFrame:
     dense = {run.seed: run for run in _dense(runs, name)}
     own = [run for run in runs if run.model == name and run.seed in dense]
     work = speed.Workload(own)
-    fast = {seed: run for seed, run in dense.items() if np.isfinite(speed.steps_to_target(run))}
-    late = {run.row for run in own if run.seed in fast and not _reaches(run)}
+    steps = workloads()[name].steps_to_target
+    fast = {seed: run for seed, run in dense.items() if np.isfinite(steps(run))}
+    late = {run.row for run in own if run.seed in fast and not np.isfinite(steps(run))}
 
     def speedup(run: Run, network: str) -> float:
         """Seconds of dense training to the target over the run's; NaN where a seed misses it."""
         if run.seed not in fast or run.row in late:
             return np.nan
         needed = [
-            steps * work.seconds(one, NETWORKS[network], steps)
+            number * work.seconds(one, NETWORKS[network], number)
             for one in (fast[run.seed], run)
-            for steps in [speed.steps_to_target(one)]
+            for number in [steps(one)]
         ]
         return needed[0] / needed[1]
+
+    def sent(run: Run) -> float:
+        number = steps(run)
+        return number * wire_a_step(run, speed.WORKERS, number) if np.isfinite(number) else number
 
     quantities: dict[str, Quantity | Relative] = {
         QUALITY: Quantity("", quality),
         LOSS: Quantity(workloads()[name].unit, lambda run: loss(run, dense[run.seed])),
         PAYLOAD: Quantity("bytes", _payload),
-        REACHED: Quantity(YES_OR_NO, lambda run: _reaches(run) if run.seed in fast else np.nan),
+        STEPS: Quantity("steps", lambda run: steps(run) if run.seed in fast else np.nan),
+        SENT: Quantity("bytes", lambda run: sent(run) if run.seed in fast else np.nan),
         LESS: Relative(PAYLOAD, f"{name}.{DENSE}", inverse=True),
         **{title: Quantity("bytes", partial(wire_a_step, workers=n)) for n, title in WIRE.items()},
+        OWN_WIRE: Quantity(
+            "bytes", lambda run: wire_a_step(run, int(run.setting("launch.workers")))
+        ),
     }
     modelled = [
         frame.measure(
@@ -139,32 +165,16 @@ def _dense(runs: Sequence[Run], name: str) -> list[Run]:
     return [run for run in runs if run.row == f"{name}.{DENSE}" and np.isfinite(quality(run))]
 
 
-def quality(run: Run, split: str = "test") -> float:
-    """The workload's metric in the last test. Infinite: training diverged."""
-    metric = workloads()[run.model].metric
-    value = run.epochs[f"{split}/{metric}"].iloc[-1]
-    worst = -np.inf if metric == ACCURACY else np.inf
-    return worst if pd.isna(value) else float(value)
-
-
-def loss(run: Run, dense: Run) -> float:
-    """What a run loses against dense training, in the unit of its workload."""
-    own, base = quality(run), quality(dense)
-    return base - own if workloads()[run.model].is_difference else 100 * (own / base - 1)
-
-
 def _payload(run: Run) -> float:
     return run.last("comm/payload_bytes") / max(1.0, speed.exchanged(run))
 
 
-def wire_a_step(run: Run, workers: int) -> float:
-    """Bytes that a worker would send among so many: the run's collectives with the ring's factors."""
+def wire_a_step(run: Run, workers: int, steps: float | None = None) -> float:
+    """Bytes that a worker would send among so many: the run's collectives with the ring's factors. With
+    ``steps``, in the mean of the first ones, else of all that were exchanged."""
     calls = speed.calls_at(run, workers)
-    return sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
-
-
-def _reaches(run: Run) -> float:
-    return float(np.isfinite(speed.steps_to_target(run)))
+    share = 1.0 if steps is None else speed.share_of(run, steps)
+    return share * sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
 
 
 def judged_of(found: pd.DataFrame, name: str) -> Judged:
@@ -190,10 +200,17 @@ def _shows(judged: Judged) -> str:
     counts = {word: len(_settings(judged, word)) for word in WORDS}
     seen = sorted({shown.n for shown in judged.shown.values()})
     n = f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
+    halves = judged.half_widths
+    narrow = sum(half <= judged.workload.margin for half in halves)
     return (
         f"{judged.workload.title}, n = {n}: of {sum(counts.values())} settings {counts['equivalent']} are "
         f"shown to be equivalent to dense training, {counts['better']} better, {counts['worse']} worse; "
         f"{counts['undecided']} are undecided."
+    ) + (
+        f" {narrow} of {len(halves)} intervals are at most ±{judged.workload.margin:g} "
+        f"{judged.workload.unit_in_words} wide; the median is ±{np.median(halves):.2f}."
+        if halves
+        else ""
     )
 
 
@@ -212,15 +229,15 @@ def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
 def _table(found: pd.DataFrame, judged: Judged, runs: Sequence[Run]) -> pd.DataFrame:
     """The settings of a workload, most bytes first."""
     rows = {row: row.partition(".")[2] for row in judged.shown}
-    has_target = not found[(found["quantity"] == REACHED) & found["row"].isin(rows)].empty
+    has_target = not found[(found["quantity"] == STEPS) & found["row"].isin(rows)].empty
     columns = (
         seeds(LOSS),
-        Column(judged.workload.heading, QUALITY, _or_diverged),
-        Column(f"loss, {judged.workload.unit}", LOSS, partial(_or_diverged, decimals=1)),
+        Column(judged.workload.heading, QUALITY, or_diverged),
+        Column(f"loss, {judged.workload.unit}", LOSS, partial(or_diverged, decimals=1)),
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(f"wire, N={workers}", WIRE[workers], amount) for workers in WIRE),
-        *([Column("target reached", REACHED, hits)] if has_target else []),
+        *([Column(STEPS, STEPS, _or_missed)] if has_target else []),
     )
     table = frame.pivot(found, rows, columns, "setting")
     rates = {run.row: f"{run.setting('optimizer.lr'):g}" for run in runs}
@@ -231,9 +248,10 @@ def _table(found: pd.DataFrame, judged: Judged, runs: Sequence[Run]) -> pd.DataF
     return table
 
 
-def _or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
-    diverged = sum(not np.isfinite(value) for value in values)
-    return f"diverged in {diverged} of {len(values)}" if diverged else number(values, decimals)
+def _or_missed(values: Sequence[float]) -> str:
+    """The mean number of steps, or how many seeds miss the target."""
+    missed = sum(not np.isfinite(value) for value in values)
+    return f"missed in {missed} of {len(values)}" if missed else number(values, 0)
 
 
 def _training(run: Run) -> str:
@@ -246,58 +264,124 @@ def _training(run: Run) -> str:
         + (
             f", target {target:g}, tested every {often} steps and after each epoch"
             if target
-            else ""
+            else ", tested after each epoch"
         )
     )
 
 
-def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Every rate that was tried, beside the one that is used: means of the last validation and the last test
-    over the seeds that tried rates. The best validation of a setting is marked."""
-    own = [run for run in runs if run.model == name]
-    tuned = {(run.method.partition(TUNES)[0], run.seed) for run in own if TUNES in run.method}
-    tried = pd.DataFrame(
-        {
-            "workload": workloads()[name].title,
-            "setting": family,
-            "learning rate": float(run.setting("optimizer.lr")),
-            "used": "" if TUNES in run.method else "yes",
-            "last validation": quality(run, "validation"),
-            "last test": quality(run),
-        }
-        for run in own
-        if ((family := run.method.partition(TUNES)[0]), run.seed) in tuned
-    )
-    if tried.empty:
-        return tried
-    table = tried.groupby(list(tried.columns[:4])).mean().reset_index()
-    validated = table.groupby("setting")["last validation"]
-    best = (
-        validated.transform("max")
-        if workloads()[name].is_difference
-        else validated.transform("min")
-    )
-    is_best = table["last validation"] == best
-    for column in ("last validation", "last test"):
-        table[column] = [_or_diverged([value]) for value in table[column]]
-    table["last validation"] += np.where(is_best, " (best)", "")
-    return table.assign(**{"learning rate": table["learning rate"].map("{:g}".format)})
+def _target(name: str) -> str:
+    """The target of a workload, in words."""
+    one = workloads()[name]
+    target = "the target of its training" if one.target is None else f"{one.target:g}"
+    return f"{one.title} {target}{' %' if one.is_difference and one.target else ''}"
+
+
+def _scores(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
+    """Each setting's bytes to the targets over the fewest of any, and its score, the best first. None for
+    fewer than two workloads with a target."""
+    own = found[found["quantity"] == SENT]
+    costs: dict[str, dict[str, float]] = {}
+    for row, mean in own.groupby("row", sort=False)["value"].mean().items():
+        name, _, setting = str(row).partition(".")
+        costs.setdefault(setting, {})[name] = float(mean)
+    names = [name for name in present if any(name in one for one in costs.values())]
+    if len(names) < 2:
+        return None
+    ratios = profiles.ratios(costs)
+    scores = {setting: profiles.score(ratios[setting]) for setting in ratios}
+    ordered = sorted(scores, key=lambda setting: -scores[setting])
+    table: dict[str, list[str]] = {"setting": ordered}
+    for name in names:
+        cells = [costs[setting][name] for setting in ordered]
+        table[workloads()[name].title] = [
+            amount([cell]) if np.isfinite(cell) else "missed" for cell in cells
+        ]
+    return pd.DataFrame(table | {"score": [f"{scores[setting]:.2f}" for setting in ordered]})
 
 
 def _headline(
     found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str
 ) -> dict[str, Callable[[], Figure]]:
     """Loss against bytes of a few named settings, where these runs have their workload."""
-    own = headline.stated(judged)
+    own = tradeoff.stated(judged)
     if own is None:
         return {}
     points = {
-        setting: headline.Point(float(np.mean(frame.of(found, LESS, row))), shown)
+        setting: tradeoff.Point(float(np.mean(frame.of(found, LESS, row))), shown)
         for setting in own.names
         if (shown := judged[own.workload].shown.get(row := f"{own.workload}.{setting}")) is not None
     }
     used = [run for run in runs if run.model == own.workload and run.method in points]
-    return {"headline": partial(headline.figure, own, points, facts.caption(used, scale))}
+    return {"headline": partial(tradeoff.picture, own, points, facts.caption(used, scale))}
+
+
+def _bytes_figure(found: pd.DataFrame, judged: Judged, caption: str) -> Figure:
+    """Loss of all settings of a workload against payload, and against wire bytes among N workers."""
+    ways = {"payload": PAYLOAD, **{f"wire, {n} workers": title for n, title in WIRE.items()}}
+    several = {
+        title: {
+            row.partition(".")[2]: tradeoff.Point(float(np.mean(frame.of(found, way, row))), shown)
+            for row, shown in judged.shown.items()
+        }
+        for title, way in ways.items()
+    }
+    return tradeoff.figure(judged.workload, several, caption)
+
+
+def _workers(runs: Sequence[Run], name: str) -> int:
+    """The number of workers that train a workload."""
+    return int(next(run for run in runs if run.model == name).setting("launch.workers"))
+
+
+def _workers_figure(
+    found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str
+) -> Figure:
+    """Loss and wire bytes of the settings that all workloads share, by the number of workers."""
+    numbers = {name: _workers(runs, name) for name in judged}
+    judged = {name: judged[name] for name in sorted(judged, key=lambda name: numbers[name])}
+    numbers = {name: numbers[name] for name in judged}
+    shared = set.intersection(*(set(_names(one)) for one in judged.values()))
+    settings = [setting for setting in _names(next(iter(judged.values()))) if setting in shared]
+    used = [run for run in runs if run.method in settings]
+    first = next(iter(judged.values())).workload
+
+    def losses(axes: Axes) -> None:
+        axes.axhspan(-first.margin, first.margin, color="#EDEDED", zorder=0)
+        for place, setting in enumerate(settings):
+            shown = [one.shown[f"{name}.{setting}"] for name, one in judged.items()]
+            aside = STEP_ASIDE ** (place - len(settings) / 2)
+            axes.errorbar(
+                [aside * number for number in numbers.values()], [one.mean for one in shown],
+                yerr=np.array([one.bars for one in shown]).T, **_look(setting, place),
+            )  # fmt: skip
+
+    def sent(axes: Axes) -> None:
+        for place, setting in enumerate(settings):
+            means = [np.mean(frame.of(found, OWN_WIRE, f"{name}.{setting}")) for name in judged]
+            axes.plot(list(numbers.values()), np.divide(means, 1e6), **_look(setting, place))
+
+    return plot.figure(
+        "Loss and bytes by the number of workers, at one global batch",
+        f"{facts.caption(used, scale)}; bars: 95 % interval, if there is one; grey: a loss within "
+        f"±{first.margin:g} {first.unit_in_words}",
+        [
+            panels.panel("loss", losses, x="workers", y=f"loss, {first.unit_in_words}", log="x"),
+            panels.panel("wire", sent, x="workers", y="MB a step and worker", log="xy"),
+        ],
+        size=(5.2, 3.8), legend=len(settings),
+    )  # fmt: skip
+
+
+def _look(setting: str, place: int) -> dict[str, Any]:
+    return {
+        "color": tradeoff.colour_of(setting), "marker": plot.MARKERS[place % len(plot.MARKERS)],
+        "label": setting, "markersize": 5,
+    }  # fmt: skip
+
+
+def _names(judged: Judged) -> list[str]:
+    """The settings of a workload."""
+    return [row.partition(".")[2] for row in judged.shown]
 
 
 def _fast_rows(found: pd.DataFrame, name: str) -> list[str]:
@@ -310,7 +394,7 @@ def _fast_rows(found: pd.DataFrame, name: str) -> list[str]:
 def _speed_figure(found: pd.DataFrame, rows: Mapping[str, Sequence[str]], caption: str) -> Figure:
     """Speedup over dense training to the target: a panel a workload, settings by networks."""
     said = (
-        f"{caption}; steps to the target, compute and compression of these runs; the network modelled, "
+        f"{caption}; steps to the target, compute and compression of these runs, network modelled, "
         f"{speed.WORKERS} workers; settings that reach the target in each seed, mean over the seeds; sorted "
         f"by {SORTED_BY}"
     )
@@ -324,5 +408,5 @@ def _speed_figure(found: pd.DataFrame, rows: Mapping[str, Sequence[str]], captio
         )  # fmt: skip
         drawn.append(panels.panel(title, heat))
     most = max(map(len, rows.values()))
-    title = "Modelled time to the target, with the model that was trained: times as fast as dense"
+    title = "Modelled time to the target: times as fast as dense"
     return plot.figure(title, said, drawn, size=(3.8, 1.6 + 0.16 * most), legend=0)

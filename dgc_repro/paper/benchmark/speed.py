@@ -114,9 +114,7 @@ class Workload:
         """Of a step among `WORKERS`, with the bytes of the first ``steps`` in the mean. Where buckets can be
         exchanged during backward, as much communication as possible is hidden."""
         step, costs = self.step(run, WORKERS), Costs(network, WORKERS)
-        ends, sent = (run.epochs[name].to_numpy(float) for name in ("step", "comm/payload_bytes"))
-        until = np.interp(steps, [0, *ends], [0, *sent]) / steps
-        share = until / (sent[-1] / ends[-1])
+        share = share_of(run, steps)
         step = replace(step, calls={k: (n, share * size) for k, (n, size) in step.calls.items()})
         hidden = min(step.communicate(costs), BACKWARD * step.compute) if can_overlap(run) else 0.0
         return step.seconds(costs) - hidden
@@ -160,17 +158,16 @@ def can_overlap(run: Run) -> bool:
     return (policy in PLANNED or by_epoch) and by_step and by_layer
 
 
+def share_of(run: Run, steps: float) -> float:
+    """Bytes of a step in the mean of the first ``steps``, over those in the mean of all."""
+    ends, sent = (run.epochs[name].to_numpy(float) for name in ("step", "comm/payload_bytes"))
+    until = np.interp(steps, [0, *ends], [0, *sent]) / steps
+    return float(until / (sent[-1] / ends[-1])) if sent[-1] else 1.0
+
+
 def policy_of(config: Mapping[str, Any]) -> str:
     """The class name of a run's policy."""
     return str(config["policy"]["_target_"]).rpartition(".")[2]
-
-
-def steps_to_target(run: Run) -> float:
-    """Steps until the run's target (``stopping.target``); inf: it was not reached, NaN: there is none."""
-    found = run.summary.get("stopping")
-    if not found:
-        return math.nan
-    return float(found["step"]) if found["reached"] else math.inf
 
 
 def counts(results: Path) -> pd.DataFrame | None:

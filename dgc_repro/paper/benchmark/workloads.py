@@ -1,14 +1,23 @@
-"""The benchmark's workloads, as conf/paper/benchmark.yaml states them: metric, margin, full model."""
+"""The benchmark's workloads, as conf/paper/benchmark.yaml states them: metric, margin, target, full model."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
+
 from dgc_repro.names import conf_dir, papers_in
+from dgc_repro.paper.frame import number
+from dgc_repro.paper.records import Run
 
 ACCURACY = "accuracy_percent"
+DENSE = "dense"
+TUNES = "_lr"
+"""Part of the name of a row that only tunes the learning rate."""
 
 
 class Workload(NamedTuple):
@@ -16,12 +25,14 @@ class Workload(NamedTuple):
 
     metric     of the last test, such as ``perplexity``
     margin     of equivalence: points of accuracy, or percent of another metric
+    target     of the metric in a test during training; None: that of the runs (``stopping.target``)
     full_size  the model of results/bench that the workload's model is a slim version of; empty: none
     """
 
     title: str
     metric: str
     margin: float
+    target: float | None = None
     full_size: str = ""
 
     @property
@@ -44,6 +55,18 @@ class Workload(NamedTuple):
         """The metric's heading in a table."""
         return "accuracy, %" if self.is_difference else self.metric
 
+    def steps_to_target(self, run: Run) -> float:
+        """Steps until the first test with the target or better; inf: there is none, NaN: there is no target.
+        Tests are at the end of an epoch, and where ``stopping.every_steps`` puts them."""
+        found = run.summary.get("stopping")
+        if found:
+            return float(found["step"]) if found["reached"] else math.inf
+        if self.target is None:
+            return math.nan
+        values: pd.Series = run.epochs[f"test/{self.metric}"].astype(float)
+        is_met = values >= self.target if self.is_difference else values <= self.target
+        return float(run.epochs["step"][is_met].min()) if is_met.any() else math.inf
+
 
 @functools.cache
 def artifacts() -> tuple[Mapping[str, Any], ...]:
@@ -57,3 +80,23 @@ def workloads() -> dict[str, Workload]:
     """The workloads of all artifacts by name, in the order in which pages show them."""
     stated = (item for node in artifacts() for item in node.get("workloads", {}).items())
     return {name: Workload(**settings) for name, settings in stated}
+
+
+def quality(run: Run, split: str = "test") -> float:
+    """The workload's metric in the last test. Infinite: training diverged."""
+    metric = workloads()[run.model].metric
+    value = run.epochs[f"{split}/{metric}"].iloc[-1]
+    worst = -np.inf if metric == ACCURACY else np.inf
+    return worst if pd.isna(value) else float(value)
+
+
+def loss(run: Run, dense: Run) -> float:
+    """What a run loses against dense training, in the unit of its workload."""
+    own, base = quality(run), quality(dense)
+    return base - own if workloads()[run.model].is_difference else 100 * (own / base - 1)
+
+
+def or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
+    """The mean with its spread, or in how many seeds training diverged."""
+    diverged = sum(not np.isfinite(value) for value in values)
+    return f"diverged in {diverged} of {len(values)}" if diverged else number(values, decimals)

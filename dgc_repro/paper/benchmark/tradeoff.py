@@ -1,0 +1,200 @@
+"""Loss of quality against bytes: the README's picture, with a few named settings in one panel, and the figure
+of a workload, with all settings in a panel for each way to count bytes.
+
+``headline`` of an artifact in conf/paper/benchmark.yaml has the settings of the README's picture and their
+names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import panels, plot
+from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.workloads import Workload, artifacts, workloads
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    plot.BLACK: ("dense",),
+    plot.PURPLE: ("bf16", "fp16"),
+    plot.BLUE: ("uniform", "qsgd", "natural", "terngrad", "loco", "adaqs", "stepwise"),
+    plot.ORANGE: (
+        *("topk", "magnitude", "randomk", "dgc", "threshold", "redsync", "sidco", "sparseloco"),
+        *("accordion", "scadles", "gravac"),
+    ),
+    plot.GREEN: ("powersgd",),
+    plot.SKY: ("ef_signsgd", "onebit", "signsgd"),
+    plot.YELLOW: ("demo", "diloco", "adam", "onebit_adam"),
+}
+"""Beginnings of names by colour: uncompressed, casts, quantizers, sparsifiers, low rank, signs, others."""
+OTHERS = "#777777"
+STEP_ASIDE = 1.04
+"""Smallest ratio of the bytes of two points as drawn, so that their bars do not cover each other."""
+TICKS = (1, 2, 5, 10, 20, 50, 100, 200)
+"""Of the y axis, in margins; it is linear up to two margins."""
+
+
+class Headline(NamedTuple):
+    """A workload, and the names of its settings."""
+
+    workload: str
+    names: dict[str, str]
+
+
+class Point(NamedTuple):
+    """A setting: its bytes, or how many times fewer they are, and its loss."""
+
+    size: float
+    loss: Shown
+
+
+def stated(present: Collection[str]) -> Headline | None:
+    """The headline of the first artifact whose headline's workload is present; None for none."""
+    for node in artifacts():
+        own = node.get("headline", {})
+        if own.get("workload") in present:
+            return Headline(own["workload"], dict(own["names"]))
+    return None
+
+
+def colour_of(setting: str) -> str:
+    """The colour of a setting's family; that of the longest name that it begins with."""
+    fitting = [
+        (len(name), colour)
+        for colour, names in FAMILIES.items()
+        for name in names
+        if setting == name or setting.startswith(f"{name}_")
+    ]
+    return max(fitting, default=(0, OTHERS))[1]
+
+
+def front(points: Mapping[str, Point]) -> list[str]:
+    """The settings that no other one beats in both bytes (fewer) and mean loss, fewest bytes first."""
+    found: list[str] = []
+    ordered = sorted(points, key=lambda key: (points[key].size, points[key].loss.mean))
+    for key in ordered:
+        if not found or points[key].loss.mean < points[found[-1]].loss.mean:
+            found.append(key)
+    return found
+
+
+def picture(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
+    """Draw the settings of ``points`` (times fewer bytes). ``caption``: scale, model, data, n. Raises
+    UserError where the names do not fit."""
+    workload = workloads()[own.workload]
+    lost = ", ".join(own.names[key] for key in points if not _is_drawn(points[key]))
+    said = f"{caption}; {_bars(workload)}; equal bytes side by side"
+    said += f"; diverged in a seed: {lost}" if lost else ""
+    panel = _panel("", points, workload, x="times fewer bytes than without compression", unit="x")
+    title = f"What fewer bytes cost: {workload.title}"
+    drawing = plot.figure(title, said, [panel], legend=0, size=(7.6, 4.6))
+    if not _name(drawing.axes[0], points, own.names, 10):
+        raise UserError("headline: no place for a name in the figure; list fewer settings")
+    return drawing
+
+
+def figure(workload: Workload, several: Mapping[str, Mapping[str, Point]], caption: str) -> Figure:
+    """Draw all settings of a workload: a panel for each way to count bytes (``several``: by its title, the
+    points by setting), with the Pareto front of the means."""
+    first = next(iter(several.values()))
+    lost = ", ".join(key for key, point in first.items() if not _is_drawn(point))
+    said = f"{caption}; {_bars(workload)}; line: settings that no other one beats in bytes and in mean loss"
+    said += f"; diverged in a seed: {lost}" if lost else ""
+    drawn = [
+        _panel(title, _in_kb(points), workload, x="kB a step and worker", with_front=True)
+        for title, points in several.items()
+    ]
+    drawing = plot.figure(
+        f"Loss of quality against bytes: {workload.title}", said, drawn,
+        columns=2, size=(7.4, 5.4), legend=0,
+    )  # fmt: skip
+    for axes, points in zip(drawing.axes, several.values(), strict=True):
+        _name(axes, _in_kb(points), {key: key for key in points}, 6.5)
+    return drawing
+
+
+def _in_kb(points: Mapping[str, Point]) -> dict[str, Point]:
+    return {key: point._replace(size=point.size / 1e3) for key, point in points.items()}
+
+
+def _is_drawn(point: Point) -> bool:
+    return bool(np.isfinite(point.loss.mean) and np.isfinite(point.size) and point.size > 0)
+
+
+def _bars(workload: Workload) -> str:
+    return (
+        "bars: 95 % interval of the loss, if there is one; grey: a loss within "
+        f"±{workload.margin:g} {workload.unit_in_words}"
+    )
+
+
+def _aside(points: Mapping[str, Point]) -> dict[str, Point]:
+    """The points that are drawn, fewest bytes first; those of equal bytes moved apart."""
+    drawn: dict[str, Point] = {}
+    last = 0.0
+    for key, point in sorted(points.items(), key=lambda item: item[1].size):
+        if _is_drawn(point):
+            last = max(point.size, STEP_ASIDE * last)
+            drawn[key] = point._replace(size=last)
+    return drawn
+
+
+def _panel(
+    title: str, points: Mapping[str, Point], workload: Workload, *, x: str, unit: str = "",
+    with_front: bool = False,
+) -> panels.Panel:  # fmt: skip
+    drawn, margin = _aside(points), workload.margin
+
+    def draw(axes: Axes) -> None:
+        axes.axhspan(-margin, margin, color="#EDEDED", zorder=0)
+        if with_front and (best := front(drawn)):
+            where = [(drawn[key].size, drawn[key].loss.mean) for key in best]
+            axes.step(
+                *zip(*where, strict=True), where="post", color="#999999", linewidth=1, zorder=1
+            )
+        for key, (size, loss) in drawn.items():
+            bars = [[bar] for bar in loss.bars]
+            axes.errorbar(
+                size,
+                loss.mean,
+                yerr=bars,
+                fmt="o",
+                color=colour_of(key),
+                markersize=4,
+                elinewidth=1,
+            )
+        axes.margins(x=0.12)
+        axes.set_yscale("symlog", linthresh=2 * margin)
+        low, high = _ends(drawn.values(), margin)
+        axes.set_ylim(1.25 * low, 1.25 * high)
+        plot.plain_ticks(
+            axes.yaxis, [0.0, *(sign * margin * step for step in TICKS for sign in (-1, 1))]
+        )
+
+    label = f"loss of quality, {workload.unit_in_words} (lower is better)"
+    return panels.panel(title, draw, x=x, y=label, log="x", unit=unit)
+
+
+def _ends(points: Iterable[Point], margin: float) -> tuple[float, float]:
+    """The least and the largest loss of the bars, at least two margins from 0."""
+    ends = [end for _, loss in points for end in (loss.low, loss.high)]
+    return min([*ends, -2 * margin]), max([*ends, 2 * margin])
+
+
+def _name(
+    axes: Axes, points: Mapping[str, Point], names: Mapping[str, str], fontsize: float
+) -> bool:
+    """Write the settings' names; whether they have places."""
+    drawn = _aside(points)
+    return plot.name_points(
+        axes,
+        {names[key]: (point.size, point.loss.mean) for key, point in drawn.items()},
+        {names[key]: colour_of(key) for key in drawn},
+        {names[key]: (0.0, max(point.loss.bars)) for key, point in drawn.items()},
+        fontsize=fontsize,
+    )

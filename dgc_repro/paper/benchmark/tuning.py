@@ -1,0 +1,108 @@
+"""Learning rates that were tried: all of them, and the loss of each setting with dense training's rate beside
+that with its own best one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
+from dgc_repro.paper.records import Run
+
+
+def every_rate(runs: Sequence[Run], name: str) -> pd.DataFrame:
+    """Every rate that was tried, beside the one that is used: means of the last validation and the last test
+    over the seeds that tried rates. The best validation of a setting is marked."""
+    own = [run for run in runs if run.model == name]
+    tuned = {(run.method.partition(TUNES)[0], run.seed) for run in own if TUNES in run.method}
+    tried = pd.DataFrame(
+        {
+            "workload": workloads()[name].title,
+            "setting": family,
+            "learning rate": float(run.setting("optimizer.lr")),
+            "used": "" if TUNES in run.method else "yes",
+            "last validation": quality(run, "validation"),
+            "last test": quality(run),
+        }
+        for run in own
+        if ((family := run.method.partition(TUNES)[0]), run.seed) in tuned
+    )
+    if tried.empty:
+        return tried
+    table = tried.groupby(list(tried.columns[:4])).mean().reset_index()
+    validated = table.groupby("setting")["last validation"]
+    best = (
+        validated.transform("max")
+        if workloads()[name].is_difference
+        else validated.transform("min")
+    )
+    is_best = table["last validation"] == best
+    for column in ("last validation", "last test"):
+        table[column] = [or_diverged([value]) for value in table[column]]
+    table["last validation"] += np.where(is_best, " (best)", "")
+    return table.assign(**{"learning rate": table["learning rate"].map("{:g}".format)})
+
+
+def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
+    """Of each setting whose rates were tried: its loss with dense training's rate, and with its own best rate
+    against dense training with its best one, over the seeds that tried rates."""
+    workload, tried = workloads()[name], _tried(runs, name)
+    if DENSE not in tried:
+        return []
+    best = {setting: _best_rate(rates) for setting, rates in tried.items()}
+    first = next(run for run in runs if run.row == f"{name}.{DENSE}")
+    usual = float(first.setting("optimizer.lr"))
+
+    def losses(setting: str, rate: float, base: float) -> list[float]:
+        own, dense = tried[setting].get(rate, {}), tried[DENSE][base]
+        return [loss(own[seed], dense[seed]) for seed in sorted(own.keys() & dense.keys())]
+
+    lines = []
+    for setting, rates in tried.items():
+        both = losses(setting, best[setting], best[DENSE])
+        is_edge = best[setting] in (min(rates), max(rates))
+        lines.append(
+            {
+                "workload": workload.title,
+                "setting": setting,
+                "best rate": f"{best[setting]:g}" + (", the last of its grid" if is_edge else ""),
+                "n": str(len(both)),
+                "loss, dense's rate": _with_unit(losses(setting, usual, usual), workload.unit),
+                "loss, both tuned": _with_unit(both, workload.unit),
+            }
+        )
+    return lines
+
+
+def _tried(runs: Sequence[Run], name: str) -> dict[str, dict[float, dict[int, Run]]]:
+    """The runs of each setting whose rates were tried, by rate and seed: the seeds that tried all."""
+    found: dict[str, dict[float, dict[int, Run]]] = {}
+    for run in runs:
+        if run.model == name:
+            setting, rate = run.method.partition(TUNES)[0], float(run.setting("optimizer.lr"))
+            found.setdefault(setting, {}).setdefault(rate, {})[run.seed] = run
+    several = {}
+    for setting, rates in found.items():
+        seeds = set.intersection(*(set(own) for own in rates.values()))
+        if len(rates) > 1 and seeds:
+            several[setting] = {
+                rate: {seed: own[seed] for seed in seeds} for rate, own in rates.items()
+            }
+    return several
+
+
+def _best_rate(rates: Mapping[float, Mapping[int, Run]]) -> float:
+    """The rate with the best mean of the last validation."""
+    name = next(iter(next(iter(rates.values())).values())).model
+    sign = 1 if workloads()[name].is_difference else -1
+    means = {
+        rate: sign * float(np.mean([quality(run, "validation") for run in own.values()]))
+        for rate, own in rates.items()
+    }
+    return max(means, key=lambda rate: means[rate])
+
+
+def _with_unit(values: Sequence[float], unit: str) -> str:
+    return f"{or_diverged(values, 1)} {unit}" if len(values) else "-"
