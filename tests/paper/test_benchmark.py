@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.paths import option
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame
-from dgc_repro.paper.benchmark import headline, methods, speed
+from dgc_repro.paper.benchmark import methods, profiles, speed, tradeoff
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import markdown
@@ -134,7 +135,7 @@ def test_a_worker_that_leaves_out_a_local_step_is_in_the_round() -> None:
 def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     tuning = _run("topk_0.01_lr0.2", quality=50.0, calls={"allgather": 800})
     text = markdown(methods.page([DENSE, TOPK, tuning], "quick"))
-    assert "| topk_0.01 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 80 B |" in text
+    assert "| topk_0.01 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 560 B |" in text
     assert "topk_0.01_lr0.2" not in text
     assert "| ResNet, images | topk_0.01 | 0.1 | yes | 79.0 (best) | 79.0 |" in text
     assert "| ResNet, images | topk_0.01 | 0.2 |  | 50.0 | 50.0 |" in text
@@ -256,10 +257,12 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     ]
     never = methods.numbers([dense, with_target(TOPK)])
     assert frame.of(never, methods.TARGET, "resnet.topk_0.01", place) == []
-    reached = [frame.of(found, methods.REACHED, "resnet.topk_0.01") for found in (early, never)]
-    assert reached == [[1.0], [0.0]]
+    reached = [frame.of(found, methods.STEPS, "resnet.topk_0.01") for found in (early, never)]
+    assert reached == [[5.0], [math.inf]]
+    sent = [frame.of(found, methods.SENT, "resnet.topk_0.01") for found in (early, never)]
+    assert sent == [[5 * 560], [math.inf]]
     page = methods.page([dense, with_target(TOPK)], "quick")
-    assert "| 0 of 1 |\n" in markdown(page)
+    assert "| missed in 1 of 1 |\n" in markdown(page)
     names = [name.get_text() for name in page.figures["speed"]().axes[0].get_yticklabels()]
     assert names == ["dense"]
     # Dense training does not reach the target: nothing has a speedup.
@@ -284,8 +287,8 @@ def test_the_docs_count_the_classes_as_the_page_does() -> None:
     assert len(stated) == 3
 
 
-def _stated() -> headline.Headline:
-    found = headline.stated(["transformer"])
+def _stated() -> tradeoff.Headline:
+    found = tradeoff.stated(["low"])
     assert found is not None
     return found
 
@@ -301,15 +304,15 @@ def test_the_headline_names_eight_to_ten_settings_that_are_published() -> None:
 def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread: float) -> None:
     own = _stated()
     points = {
-        setting: headline.Point(
+        setting: tradeoff.Point(
             spread ** (place / 9), Shown("undecided", 3, at, at - half, at + half)
         )
         for place, setting in enumerate(own.names)
         for at, half in [(place % 4 - 1.0, 0.5 * place)]
     }
     lost = next(reversed(points))
-    points[lost] = headline.Point(2.0, Shown("worse", 3, np.inf, np.inf, np.inf))
-    figure = headline.figure(own, points, "scale, data, n = 3")
+    points[lost] = tradeoff.Point(2.0, Shown("worse", 3, np.inf, np.inf, np.inf))
+    figure = tradeoff.picture(own, points, "scale, data, n = 3")
     figure.draw_without_rendering()
     texts = figure.axes[0].texts
     assert {text.get_text() for text in texts} == {own.names[key] for key in points if key != lost}
@@ -335,3 +338,139 @@ def test_a_step_before_the_target_has_the_bytes_of_a_warm_up() -> None:
     early, whole = (work.seconds(run, network, steps) for steps in (5, 10))
     more = costs.seconds("allgather", 2_000) - costs.seconds("allgather", 1_040)
     assert early - whole == pytest.approx(more)
+
+
+def _point(size: float, loss: float) -> tradeoff.Point:
+    return tradeoff.Point(size, Shown("undecided", 1, loss, loss, loss))
+
+
+def test_the_front_has_what_nothing_beats() -> None:
+    points = {
+        "few": _point(1, 3.0), "beaten": _point(2, 3.5), "middle": _point(2, 1.0), "same": _point(4, 1.0),
+        "much": _point(9, -0.5),
+    }  # fmt: skip
+    assert tradeoff.front(points) == ["few", "middle", "much"]
+
+
+def test_every_setting_of_a_workload_is_named_in_each_panel() -> None:
+    others = [
+        _run(f"topk_{place}", quality=80.0 - place / 10, calls={"allgather": 400 * (place + 1)})
+        for place in range(28)
+    ]
+    runs = [DENSE, *others, _run("uniform_2", quality=float("nan"), calls={"allgather": 800})]
+    figure = methods.page(runs, "quick").figures["bytes_resnet"]()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "payload", "wire, 8 workers", "wire, 32 workers", "wire, 128 workers",
+    ]  # fmt: skip
+    for axes in figure.axes:
+        names = {text.get_text() for text in axes.texts}
+        assert names == {"dense", *(run.method for run in others)}
+    assert "diverged in a seed: uniform_2" in figure.get_suptitle()
+    # Four workers trained; a gathered payload is sent to N - 1 others.
+    middle = figure.axes[2].texts[0].get_text()
+    where = figure.axes[2].texts[0].xy[0]
+    run = next(run for run in runs if run.method == middle)
+    assert where == pytest.approx(methods.wire_a_step(run, 32) / 1e3, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "like"),
+    [("onebit_adam_lr0.1", "adam"), ("dgc_0.01_unmasked", "topk_0.1"), ("onebit", "signsgd"),
+     ("uniform_4_plain", "qsgd_7"), ("theirs", "yours")],
+)  # fmt: skip
+def test_a_family_has_one_colour(setting: str, like: str) -> None:
+    assert tradeoff.colour_of(setting) == tradeoff.colour_of(like)
+
+
+def test_a_score_is_the_area_below_the_profile() -> None:
+    costs = {
+        "best": {"a": 1.0, "b": 2.0}, "ten": {"a": 10.0, "b": 20.0}, "far": {"a": 1e6, "b": 2.0},
+        "lost": {"a": 1.0, "b": math.inf}, "part": {"a": 0.1},
+    }  # fmt: skip
+    found = profiles.ratios(costs)
+    assert "part" not in found  # and does not count among the smallest costs
+    assert found["ten"] == pytest.approx([10, 10])
+    scores = {name: profiles.score(own) for name, own in found.items()}
+    assert scores == pytest.approx({"best": 1.0, "ten": 0.5, "far": 0.5, "lost": 0.5})
+    # The area of the step function itself, over ln t.
+    where = np.linspace(0, np.log(profiles.LARGEST), 100_001)
+    shares = [np.mean([np.log(r) <= t for r in found["ten"]]) for t in where]
+    assert np.trapezoid(shares, where) / where[-1] == pytest.approx(scores["ten"], abs=1e-4)
+    assert math.isnan(profiles.score([]))
+    nobody = {"one": {"a": math.inf, "b": 3.0}, "two": {"a": math.inf, "b": 6.0}}
+    assert profiles.ratios(nobody) == {"one": [1.0], "two": [2.0]}
+
+
+def test_the_page_scores_bytes_to_the_targets() -> None:
+    def reached(run: Run) -> Run:
+        stopping = {"reached": True, "step": 10}
+        return replace(run, summary={**run.summary, "stopping": stopping})
+
+    text = [
+        _run(name, quality=value, calls=calls, workload="lstm")
+        for name, value, calls in (
+            ("dense", 100.0, {"allreduce": 40_000}), ("topk_0.01", 110.0, {"allgather": 400}),
+        )
+    ]  # fmt: skip
+    page = markdown(methods.page([reached(run) for run in (DENSE, TOPK, *text)], "quick"))
+    # 10 steps of 7 times 80 and 40 bytes; dense: 10 of 2 * 7 / 8 of 4000
+    assert "| topk_0.01 | 5.6 kB | 2.8 kB | 1.00 |" in page
+    ratios = (70_000 / 5_600, 70_000 / 2_800)
+    area = np.mean([1 - math.log(r) / math.log(100) for r in ratios])
+    assert f"| dense | 70 kB | 70 kB | {area:.2f} |" in page
+
+
+@pytest.mark.parametrize(
+    ("workload", "values", "target", "step"),
+    [("low", [79.0, 80.0, 81.0], 80, 20), ("low", [70.0, 79.9, 79.0], 80, math.inf),
+     ("gpt", [2.0, 1.9, 1.8], 1.8, 30), ("resnet", [99.0, 99.0, 99.0], None, math.nan)],
+)  # fmt: skip
+def test_steps_to_the_target_of_a_workload(
+    workload: str, values: list[float], target: float | None, step: float
+) -> None:
+    one = workloads()[workload]
+    assert one.target == target
+    epochs = pd.DataFrame({"step": [10, 20, 30], f"test/{one.metric}": values})
+    found = one.steps_to_target(replace(DENSE, epochs=epochs))
+    assert found == step or (math.isnan(found) and math.isnan(step))
+
+
+def test_a_setting_is_compared_at_one_rate_and_with_both_tuned() -> None:
+    def at(method: str, seed: int, quality: float) -> Run:
+        return _run(method, seed, quality=quality, calls={"allreduce": 40_000})
+
+    runs = [
+        at("dense", 0, 80.0), at("dense", 1, 82.0), at("dense", 2, 90.0),
+        at("dense_lr0.2", 0, 83.0), at("dense_lr0.2", 1, 85.0),
+        at("topk_0.01", 0, 79.0), at("topk_0.01", 1, 80.0),
+        at("topk_0.01_lr0.2", 0, 70.0), at("topk_0.01_lr0.2", 1, 70.0),
+        at("topk_0.01_lr0.05", 0, 79.5), at("topk_0.01_lr0.05", 1, 79.0),
+    ]  # fmt: skip
+    page = markdown(methods.page(runs, "quick"))
+    # At 0.1: 1 and 2 points. Tuned, dense takes 0.2 (84 in the mean) and top-k 0.1 (79.5): 4 and 5 points.
+    assert "| ResNet, images | topk_0.01 | 0.1 | 2 | 1.5 ± 0.7 points | 4.5 ± 0.7 points |" in page
+    assert "| ResNet, images | dense | 0.2, the last of its grid | 2 | 0.0 ± 0.0 points |" in page
+
+
+def test_numbers_of_workers_are_drawn_in_order() -> None:
+    runs = []
+    for name, workers in (("low_8", 8), ("low", 4), ("low_2", 2)):
+        for method, quality in (("dense", 80.0), ("topk_0.01", 80.0 - workers)):
+            run = _run(method, quality=quality, calls={"allgather": 800})
+            own = {
+                "experiment": {
+                    "paper": "benchmark",
+                    "artifact": "workers",
+                    "row": f"{name}.{method}",
+                }
+            }
+            runs.append(_changed(run, **own, launch={"workers": workers, "kind": "simulated"}))
+    figures = methods.page(runs, "quick").figures
+    assert not [name for name in figures if name.startswith("bytes")]
+    loss, wire = figures["workers"]().axes
+    drawn = {line.get_label(): line for line in wire.get_lines()}
+    assert drawn["topk_0.01"].get_xydata().tolist() == [
+        pytest.approx([n, 80 * (n - 1) / 1e6]) for n in (2, 4, 8)
+    ]
+    marked = [c.lines[0] for c in loss.containers if c.get_label() == "topk_0.01"]
+    assert marked[0].get_ydata().tolist() == [2, 4, 8]

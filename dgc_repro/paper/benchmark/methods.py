@@ -70,12 +70,12 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     figures = _headline(found, judged, shown, scale)
-    for name in present:
-        used = [run for run in shown if run.model == name]
-        caption = facts.caption(used, scale)
-        figures[f"bytes_{name}"] = partial(_bytes_figure, found, judged[name], caption)
     if len({_workers(runs, name) for name in present}) > 1:
         figures["workers"] = partial(_workers_figure, found, judged, shown, scale)
+    else:
+        for name, one in judged.items():
+            caption = facts.caption([run for run in shown if run.model == name], scale)
+            figures[f"bytes_{name}"] = partial(_bytes_figure, found, one, caption)
     if fast := {titles[name]: rows for name in present if (rows := _fast_rows(found, name))}:
         figures["speed"] = partial(_speed_figure, found, fast, facts.caption(shown, scale))
     classes = [] if scale == SHOWS_THAT_IT_RUNS else [_classes(judged)]
@@ -207,8 +207,8 @@ def _shows(judged: Judged) -> str:
         f"shown to be equivalent to dense training, {counts['better']} better, {counts['worse']} worse; "
         f"{counts['undecided']} are undecided."
     ) + (
-        f" {narrow} of {len(halves)} intervals are at most ±{judged.workload.margin:g} "
-        f"{judged.workload.unit_in_words} wide; the median is ±{np.median(halves):.2f}."
+        f" {narrow} of {len(halves)} intervals have a half-width of at most {judged.workload.margin:g} "
+        f"{judged.workload.unit_in_words}; the median half-width is {np.median(halves):.2f}."
         if halves
         else ""
     )
@@ -343,7 +343,8 @@ def _workers_figure(
     shared = set.intersection(*(set(_names(one)) for one in judged.values()))
     settings = [setting for setting in _names(next(iter(judged.values()))) if setting in shared]
     used = [run for run in runs if run.method in settings]
-    first = next(iter(judged.values())).workload
+    first, ticks = next(iter(judged.values())).workload, list(numbers.values())
+    unit = first.unit_in_words
 
     def losses(axes: Axes) -> None:
         axes.axhspan(-first.margin, first.margin, color="#EDEDED", zorder=0)
@@ -363,10 +364,10 @@ def _workers_figure(
     return plot.figure(
         "Loss and bytes by the number of workers, at one global batch",
         f"{facts.caption(used, scale)}; bars: 95 % interval, if there is one; grey: a loss within "
-        f"±{first.margin:g} {first.unit_in_words}",
+        f"±{first.margin:g} {unit}",
         [
-            panels.panel("loss", losses, x="workers", y=f"loss, {first.unit_in_words}", log="x"),
-            panels.panel("wire", sent, x="workers", y="MB a step and worker", log="xy"),
+            panels.panel("loss", losses, x="workers", y=f"loss, {unit}", log="x", xticks=ticks),
+            panels.panel("wire", sent, x="workers", y="MB a step and worker", log="xy", xticks=ticks),
         ],
         size=(5.2, 3.8), legend=len(settings),
     )  # fmt: skip
