@@ -29,13 +29,13 @@ class Model:
     @property
     def samples(self) -> str:
         """What a batch is made of."""
-        return IMAGES if self.workload == "resnet" else WORDS
+        return IMAGES if self.workload == "low" else WORDS
 
 
 MODELS = {
-    "resnet18": Model("resnet", Sizes(11_173_962, 9_610, 36_325), 106.528),
-    "resnet101": Model("resnet", Sizes(44_549_160, 106_344, 169_531), 30.800),
-    "vgg16": Model("resnet", Sizes(138_357_544, 13_416, 80_131), 83.758),
+    "resnet18": Model("low", Sizes(11_173_962, 9_610, 36_325), 106.528),
+    "resnet101": Model("low", Sizes(44_549_160, 106_344, 169_531), 30.800),
+    "vgg16": Model("low", Sizes(138_357_544, 13_416, 80_131), 83.758),
     "lstm": Model("lstm", Sizes(66_034_000, 34_000, 53_000), 341.568),
     "transformer": Model("transformer", Sizes(6_710_032, 17_168, 28_704), 28.014),
 }

@@ -24,10 +24,10 @@ from dgc_repro.paper.records import Run
 
 
 def _run(
-    method: str, seed: int = 0, *, quality: float, calls: dict[str, int], workload: str = "resnet"
+    method: str, seed: int = 0, *, quality: float, calls: dict[str, int], workload: str = "low"
 ) -> Run:
     """Ten steps; ``calls``: payload bytes of the whole run by collective."""
-    name = "test/accuracy_percent" if workload == "resnet" else "test/perplexity"
+    name = "test/accuracy_percent" if workload == "low" else "test/perplexity"
     epochs = pd.DataFrame(
         {
             "epoch": [1], "step": [10], name: [quality], "train/skipped_steps": [0],
@@ -69,7 +69,7 @@ def test_a_loss_is_against_dense_of_the_same_seed() -> None:
         for r, q in ((DENSE, 70.0), (TOPK, 71.0))
     ]
     found = methods.numbers([DENSE, TOPK, *later])
-    assert frame.of(found, methods.LOSS, "resnet.topk_0.01") == [1.0, -1.0]
+    assert frame.of(found, methods.LOSS, "low.topk_0.01") == [1.0, -1.0]
     text = [
         _run(name, quality=value, calls={"allreduce": 40}, workload="lstm")
         for name, value in (("dense", 100.0), ("topk", 110.0))
@@ -94,12 +94,12 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
     assert frame.of(found, methods.LOSS, "lstm.topk") == [np.inf]
     assert methods.judged_of(found, "lstm").shown["lstm.topk"].word == "worse"
     image = _run("topk_0.1", quality=float("nan"), calls={"allgather": 800})
-    assert frame.of(methods.numbers([DENSE, image]), methods.LOSS, "resnet.topk_0.1") == [np.inf]
+    assert frame.of(methods.numbers([DENSE, image]), methods.LOSS, "low.topk_0.1") == [np.inf]
     text = markdown(methods.page([dense, lost], "small"))
     assert "| topk | 0.1 | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - | worse |" in text
 
 
-@pytest.mark.parametrize("workload", ["resnet", "lstm"])
+@pytest.mark.parametrize("workload", ["low", "lstm"])
 def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None:
     lost, good = (
         [
@@ -118,7 +118,7 @@ def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None
 def test_skipped_steps_are_not_counted_as_steps_that_sent_nothing() -> None:
     skipped = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [5]}))
     found = methods.numbers([DENSE, skipped])
-    assert frame.of(found, methods.PAYLOAD, "resnet.topk_0.01") == [160.0]
+    assert frame.of(found, methods.PAYLOAD, "low.topk_0.01") == [160.0]
     assert methods.wire_a_step(skipped, 2) == pytest.approx(160)
     assert speed.calls_at(skipped, 4)["allgather"] == (2, pytest.approx(160))
     none = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [10]}))
@@ -137,8 +137,8 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     text = markdown(methods.page([DENSE, TOPK, tuning], "quick"))
     assert "| topk_0.01 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 560 B |" in text
     assert "topk_0.01_lr0.2" not in text
-    assert "| ResNet, images | topk_0.01 | 0.1 | yes | 79.0 (best) | 79.0 |" in text
-    assert "| ResNet, images | topk_0.01 | 0.2 |  | 50.0 | 50.0 |" in text
+    assert "| images at 81 % | topk_0.01 | 0.1 | yes | 79.0 (best) | 79.0 |" in text
+    assert "| images at 81 % | topk_0.01 | 0.2 |  | 50.0 | 50.0 |" in text
     assert "## What the seeds show" not in text
     assert (
         "of 1 settings 0 are shown to be equivalent to dense training, 0 better, 0 worse; 1 are undecided"
@@ -252,14 +252,14 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     place = "1 Gbit/s"
     work = speed.Workload([DENSE, TOPK])
     base, step = (work.seconds(run, speed.NETWORKS[place], 10) for run in (DENSE, TOPK))
-    assert frame.of(early, methods.TARGET, "resnet.topk_0.01", place) == [
+    assert frame.of(early, methods.TARGET, "low.topk_0.01", place) == [
         pytest.approx(2 * base / step)
     ]
     never = methods.numbers([dense, with_target(TOPK)])
-    assert frame.of(never, methods.TARGET, "resnet.topk_0.01", place) == []
-    reached = [frame.of(found, methods.STEPS, "resnet.topk_0.01") for found in (early, never)]
+    assert frame.of(never, methods.TARGET, "low.topk_0.01", place) == []
+    reached = [frame.of(found, methods.STEPS, "low.topk_0.01") for found in (early, never)]
     assert reached == [[5.0], [math.inf]]
-    sent = [frame.of(found, methods.SENT, "resnet.topk_0.01") for found in (early, never)]
+    sent = [frame.of(found, methods.SENT, "low.topk_0.01") for found in (early, never)]
     assert sent == [[5 * 560], [math.inf]]
     page = methods.page([dense, with_target(TOPK)], "quick")
     assert "| missed in 1 of 1 |\n" in markdown(page)
@@ -358,7 +358,7 @@ def test_every_setting_of_a_workload_is_named_in_each_panel() -> None:
         for place in range(28)
     ]
     runs = [DENSE, *others, _run("uniform_2", quality=float("nan"), calls={"allgather": 800})]
-    figure = methods.page(runs, "quick").figures["bytes_resnet"]()
+    figure = methods.page(runs, "quick").figures["bytes_low"]()
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "payload", "wire, 8 workers", "wire, 32 workers", "wire, 128 workers",
     ]  # fmt: skip
@@ -423,7 +423,7 @@ def test_the_page_scores_bytes_to_the_targets() -> None:
 @pytest.mark.parametrize(
     ("workload", "values", "target", "step"),
     [("low", [79.0, 80.0, 81.0], 80, 20), ("low", [70.0, 79.9, 79.0], 80, math.inf),
-     ("gpt", [2.0, 1.9, 1.8], 1.8, 30), ("resnet", [99.0, 99.0, 99.0], None, math.nan)],
+     ("gpt", [2.0, 1.9, 1.8], 1.8, 30), ("lstm", [99.0, 99.0, 99.0], None, math.nan)],
 )  # fmt: skip
 def test_steps_to_the_target_of_a_workload(
     workload: str, values: list[float], target: float | None, step: float
@@ -448,8 +448,8 @@ def test_a_setting_is_compared_at_one_rate_and_with_both_tuned() -> None:
     ]  # fmt: skip
     page = markdown(methods.page(runs, "quick"))
     # At 0.1: 1 and 2 points. Tuned, dense takes 0.2 (84 in the mean) and top-k 0.1 (79.5): 4 and 5 points.
-    assert "| ResNet, images | topk_0.01 | 0.1 | 2 | 1.5 ± 0.7 points | 4.5 ± 0.7 points |" in page
-    assert "| ResNet, images | dense | 0.2, the last of its grid | 2 | 0.0 ± 0.0 points |" in page
+    assert "| images at 81 % | topk_0.01 | 0.1 | 2 | 1.5 ± 0.7 points | 4.5 ± 0.7 points |" in page
+    assert "| images at 81 % | dense | 0.2, the last of its grid | 2 | 0.0 ± 0.0 points |" in page
 
 
 def test_numbers_of_workers_are_drawn_in_order() -> None:

@@ -53,7 +53,7 @@ CLASSES = {**launches.MODELS, **settings.MODELS}  # classes or words of the coun
 
 @pytest.fixture(scope="module")
 def benchmark() -> Benchmark:
-    return Benchmark("resnet")
+    return Benchmark("low")
 
 
 def asked(*arguments: str) -> Question:
@@ -176,7 +176,7 @@ def test_modelled_times_are_those_of_the_published_counts() -> None:
 
 def test_a_missing_pool_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not here .* needs a clone"):
-        Benchmark("resnet", tmp_path)
+        Benchmark("low", tmp_path)
 
 
 # -- measure=true --------------------------------------------------------------------------------

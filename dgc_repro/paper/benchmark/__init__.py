@@ -6,5 +6,5 @@ from dgc_repro.paper.claims import Paper
 
 PAPER = Paper("dgc_repro's benchmark of all methods", "benchmark")
 
-MODULES = {"images": "methods", "text": "methods", "workers": "methods"}
-"""The artifacts of the second edition have the page of the first."""
+MODULES = {"workers": "methods"}
+"""Numbers of workers have the page of the methods."""

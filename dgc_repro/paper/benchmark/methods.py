@@ -45,8 +45,8 @@ SHOWS_THAT_IT_RUNS = "quick"
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 RESULTS = Path(__file__).resolve().parents[3] / "results"
-ALSO = ("images",)
-"""Runs of other artifacts that a page may have: four workers beside other numbers of them."""
+ALSO = ("images", "text")
+"""``experiment.artifact`` of the runs of the recipes (conf/paper/benchmark.yaml)."""
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
