@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from dgc_repro.paper.benchmark.tradeoff import stated
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = REPOSITORY / "README.md"
 ROWS = {
@@ -71,18 +73,38 @@ def test_the_numbers_beside_the_picture_are_the_published_ones() -> None:
     text = README.read_text("utf-8")
     assert f"]({(page / 'headline.png').relative_to(REPOSITORY).as_posix()})" in text
     (said,) = re.findall(r"The picture shows (.*?)\n\n", text, re.DOTALL)
+    said = " ".join(said.split())
     table = numbers_of("benchmark", "small", "methods").set_index(["row", "quantity"])
 
     def numbers(method: str) -> tuple[str, str]:
         own = [
-            table.loc[(f"transformer.{method}", quantity), "mean"]
+            table.loc[(f"low.{method}", quantity), "mean"]
             for quantity in ("payload: times less than dense", "loss against dense")
         ]
-        return f"{own[0]:.0f}", f"{own[1]:.1f}"
+        return f"{own[0]:.3g}", f"{own[1]:.1f}"
 
-    found = re.findall(r"([\d.]+) times fewer bytes \(loss (-?[\d.]+) %\)", said)
+    found = re.findall(r"([\d.]+) times fewer bytes \(loss (-?[\d.]+) points\)", said)
     assert found == [
         numbers(method) for method in ("uniform_4", "topk_0.01", "topk_0.001", "powersgd_2")
     ]
-    (seeds,) = re.findall(r"(\d+) seeds", said)
-    assert table.loc[("transformer.topk_0.01", "loss against dense"), "n"] == int(seeds)
+    (seeds,) = re.findall(r"([\d to]+) seeds", said)
+    drawn = {f"low.{method}" for method in stated_names()}
+    counts = {int(table.loc[(row, "loss against dense"), "n"]) for row in drawn}
+    assert seeds == " to ".join(map(str, sorted({min(counts), max(counts)})))
+    (accuracy,) = re.findall(r"dense training ends at ([\d.]+) %", said)
+    assert accuracy == f"{table.loc[('low.dense', 'test quality'), 'mean']:.1f}"
+    (shown,) = re.findall(
+        r"images at 81 %, n.*?: of (\d+) settings (\d+) are .*?, 0 better, (\d+) worse; (\d+) are undecided",
+        (page / "table.md").read_text("utf-8"),
+    )
+    classes = (
+        r"Of the (\d+) settings (\d+) are .*? (\d+) are shown to lose, and (\d+) are undecided"
+    )
+    assert re.findall(classes, said) == [shown]
+
+
+def stated_names() -> list[str]:
+    """The settings of the picture."""
+    own = stated(["low"])
+    assert own is not None
+    return list(own.names)

@@ -51,12 +51,12 @@ def entries(root: Path) -> list[Entry]:
 
 
 def findings() -> list[str]:
-    """The five sentences of docs/findings.md; none where the package is installed without docs/."""
+    """The sentences of docs/findings.md that one may cite; none where the package is installed without docs/."""
     if not FINDINGS.is_file():
         return []
-    section = FINDINGS.read_text(encoding="utf-8").partition("## In five sentences")[2]
+    section = FINDINGS.read_text(encoding="utf-8").partition("## Ten sentences to cite")[2]
     return [
-        " ".join(one.split()) for one in re.split(r"\n\d\. ", section.partition("\n## ")[0])[1:]
+        " ".join(one.split()) for one in re.split(r"\n\d+\. ", section.partition("\n## ")[0])[1:]
     ]
 
 
