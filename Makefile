@@ -125,7 +125,7 @@ reproduce-gravac-fig1: reproduce-gravac-fig1a reproduce-gravac-fig1b ## both par
 
 reproduce-gravac: $(GRAVAC) ## all of GraVAC's tables and figures
 
-benchmark: $(INSTALLED) ## train all methods on three workloads: quality against bytes
+benchmark: $(INSTALLED) ## train methods on images and text: quality against bytes
 	$(BIN)/python -m dgc_repro reproduce benchmark/methods scale=$(SCALE) $(ARGS)
 
 # From a worktree of the commit, so that edits in this folder do not reach runs that are still to come.

@@ -87,7 +87,7 @@ def test_the_numbers_beside_the_picture_are_the_published_ones() -> None:
     assert found == [
         numbers(method) for method in ("uniform_4", "topk_0.01", "topk_0.001", "powersgd_2")
     ]
-    (seeds,) = re.findall(r"([\d to]+) seeds", said)
+    (seeds,) = re.findall(r"with ([\d to]+) seeds", said)
     drawn = {f"low.{method}" for method in stated_names()}
     counts = {int(table.loc[(row, "loss against dense"), "n"]) for row in drawn}
     assert seeds == " to ".join(map(str, sorted({min(counts), max(counts)})))
