@@ -51,13 +51,20 @@ def entries(root: Path) -> list[Entry]:
 
 
 def findings() -> list[str]:
-    """The sentences of docs/findings.md that one may cite; none where the package is installed without docs/."""
+    """The sentences of docs/findings.md that one may cite; none where the package is installed without
+    docs/."""
     if not FINDINGS.is_file():
         return []
     section = FINDINGS.read_text(encoding="utf-8").partition("## Ten sentences to cite")[2]
     return [
         " ".join(one.split()) for one in re.split(r"\n\d+\. ", section.partition("\n## ")[0])[1:]
     ]
+
+
+def _from_results(sentence: str) -> str:
+    """A sentence of docs/ with its links as results/ has them."""
+    beside = re.sub(r"\]\((?!\.\./)", "](../docs/", sentence)
+    return beside.replace("](../results/", "](")
 
 
 def write(root: Path) -> None:
@@ -93,13 +100,20 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
         for e in found
     ]
     pages = pd.DataFrame(lines, columns=["artifact", "scale", "page", "verdicts"])
-    sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(findings(), start=1))
+    own = map(_from_results, findings())
+    sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(own, start=1))
     sentences += "\n" if sentences else ""
     return (
         "# Results\n\nWritten by `make publish`; `index.html` shows the same with claims and figures.\n\n"
         f"{sentences}{LEGEND}\n\n## What reproduced, and what did not\n\n{markdown_table(overview)}\n\n"
         f"## Pages\n\n{markdown_table(pages, links=True)}\n"
     )
+
+
+def _html(sentence: str) -> str:
+    """A sentence of Markdown: links, code and emphasis."""
+    text = re.sub(r"\[([^\]]*)\]\(([^)]*)\)", r"<a href='\2'>\1</a>", escape(sentence))
+    return re.sub(r"\*(.*?)\*", r"<em>\1</em>", re.sub("`(.*?)`", r"<code>\1</code>", text))
 
 
 def _page(found: Sequence[Entry], root: Path) -> str:
@@ -109,16 +123,14 @@ def _page(found: Sequence[Entry], root: Path) -> str:
         "scale": [entry.scale for entry in found],
         "verdict": WORDS,
     }
-    sentences = "".join(f"<li>{escape(one)}</li>" for one in findings())
+    sentences = "".join(f"<li>{_html(_from_results(one))}</li>" for one in findings())
     template = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
     return Template(template).substitute(
         boxes="".join(
             f"<span class='count'><b>{n}</b> {word}</span>" for word, n in counts.items()
         ),
         filters="".join(_select(name, list(dict.fromkeys(of))) for name, of in choices.items()),
-        findings=re.sub(
-            r"\*(.*?)\*", r"<em>\1</em>", re.sub("`(.*?)`", r"<code>\1</code>", sentences)
-        ),
+        findings=sentences,
         cards="\n".join(_card(entry, root) for entry in found),
         legend=escape(LEGEND.replace("*", "")),
     )

@@ -90,7 +90,9 @@ def picture(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
     lost = ", ".join(own.names[key] for key in points if not _is_drawn(points[key]))
     said = f"{caption}; {_bars(workload)}; equal bytes side by side"
     said += f"; diverged in a seed: {lost}" if lost else ""
-    panel = _panel("", points, workload, x="payload: times fewer bytes than without compression", unit="x")
+    panel = _panel(
+        "", points, workload, x="payload: times fewer bytes than without compression", unit="x"
+    )
     title = f"What fewer bytes cost: {workload.title}"
     drawing = plot.figure(title, said, [panel], legend=0, size=(7.6, 4.6))
     if not _name(drawing.axes[0], points, own.names, 10):
