@@ -169,7 +169,9 @@ class Benchmark:
                 left_out.append(name)
                 continue
             calls = speed.calls_at(run, workers)
-            calls = speed.enlarged(run, calls, self._work.vectors, asked.model.sizes)
+            calls = speed.enlarged(
+                run, calls, self._work.parameters, self._work.vectors, asked.model.sizes
+            )
             lost = None if name == DENSE else self.judged.shown[run.row]
             communicate = seconds_of(calls, costs)
             most = speed.BACKWARD * asked.compute if speed.can_overlap(run) else 0.0
@@ -186,7 +188,7 @@ class Benchmark:
         own = asked.model.sizes.parameters
         if asked.device == CPU:
             step = self._work.step(run, workers)
-            return float(own / run.summary["parameters"] * (step.compress + step.decompress))
+            return float(own / self._work.parameters * (step.compress + step.decompress))
         counted = self._counted.get(run.method)
         if counted is None:
             return None

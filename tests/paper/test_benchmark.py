@@ -186,30 +186,38 @@ def test_payloads_of_a_larger_model() -> None:
     slim = 400.0  # bytes of its 100 values in vectors
     sparse = _run("topk_0.01", quality=0, calls={})
     calls = {"allreduce": (1, slim), "allgather": (1, 90.0)}
-    larger = speed.enlarged(sparse, calls, slim, FULL)
+    larger = speed.enlarged(sparse, calls, 1000, slim, FULL)
     # 5000 values in matrices for 900, and 500 in vectors
     assert larger == {"allreduce": (1, 2_000.0), "allgather": (1, pytest.approx(500.0))}
     mixed = {
         "allreduce": (1, slim + 900),
         "allgather": (1, 90.0),
     }  # a quarter of the steps is dense
-    assert speed.enlarged(sparse, mixed, slim, FULL)["allreduce"] == (1, pytest.approx(7_000))
-    assert speed.enlarged(DENSE, {"allreduce": (1, 4_000.0)}, slim, FULL) == {
+    assert speed.enlarged(sparse, mixed, 1000, slim, FULL)["allreduce"] == (1, pytest.approx(7_000))
+    assert speed.enlarged(DENSE, {"allreduce": (1, 4_000.0)}, 1000, slim, FULL) == {
         "allreduce": (1, pytest.approx(22_000))
     }
     # Random-k with shared indices and fp16 average vectors and values in one call.
     shared = {"allreduce": (1, slim + 90.0)}
-    assert speed.enlarged(sparse, shared, slim, FULL) == {"allreduce": (1, pytest.approx(2_500))}
+    assert speed.enlarged(sparse, shared, 1000, slim, FULL) == {
+        "allreduce": (1, pytest.approx(2_500))
+    }
     rounds = replace(DENSE, config={**DENSE.config, "train": {"local_steps": 10}})
-    assert speed.enlarged(rounds, {"allreduce": (0.1, 400.0)}, slim, FULL) == {
+    assert speed.enlarged(rounds, {"allreduce": (0.1, 400.0)}, 1000, slim, FULL) == {
         "allreduce": (0.1, pytest.approx(2_200))
     }
     low = _run("powersgd_2", quality=0, calls={})
     settings = {"_target_": "dgc_repro.compressor.powersgd.PowerSGD", "rank": 2}
     low = replace(low, config={**low.config, "compressor": settings})
-    assert speed.enlarged(low, {"allreduce": (2, 900.0)}, slim, FULL) == {
+    assert speed.enlarged(low, {"allreduce": (2, 900.0)}, 1000, slim, FULL) == {
         "allreduce": (2, 4 * (500 + 2 * 300))
     }
+
+
+def test_frozen_values_are_not_among_those_that_a_model_learns() -> None:
+    """The image recipes have a frozen convolution, which no method sends."""
+    frozen = replace(DENSE, summary={**DENSE.summary, "parameters": 1_200})
+    assert speed.Workload([frozen, TOPK]).parameters == 1_000
 
 
 def test_vectors_are_those_of_a_step_that_was_exchanged() -> None:

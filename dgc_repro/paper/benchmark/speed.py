@@ -23,6 +23,7 @@ import pandas as pd
 
 from dgc_repro.network.cost import Calls, Costs, Step
 from dgc_repro.network.profile import Network
+from dgc_repro.paper.benchmark.workloads import DENSE
 from dgc_repro.paper.records import Run
 
 NETWORKS = {
@@ -99,6 +100,12 @@ class Workload:
         both = [of["allreduce"][1] for of in calls if {"allgather", "allreduce"} <= of.keys()]
         return min(both, default=0.0)
 
+    @cached_property
+    def parameters(self) -> float:
+        """Values that the model learns, which dense training sends; frozen ones are not among them."""
+        calls = [calls_at(run, _workers(run)) for run in self.runs if run.method == DENSE]
+        return max(sum(size for _, size in of.values()) for of in calls) / FLOAT_BYTES
+
     def step(self, run: Run, workers: int) -> Step:
         """A worker's step among ``workers``."""
         relative, way = self.compute / _mean(run, "compute"), run.setting("exchange.aggregation")
@@ -120,13 +127,12 @@ class Workload:
         return step.seconds(costs) - hidden
 
 
-def enlarged(run: Run, calls: Calls, vectors: float, full: Sizes) -> Calls:
-    """The calls with a larger model. ``vectors``: bytes of the run's own. What is sent of matrices grows with
-    their number of values, vectors and factors of low rank grow as they do."""
+def enlarged(run: Run, calls: Calls, parameters: float, vectors: float, full: Sizes) -> Calls:
+    """The calls with a larger model. ``parameters``, ``vectors``: values that the run's model learns, and
+    bytes of its vectors. What is sent of matrices grows with their number of values, vectors and factors of
+    low rank grow as they do."""
     local_steps = run.setting("train.local_steps", 1)
-    matrices = (full.parameters - full.vectors) / (
-        run.summary["parameters"] - vectors / FLOAT_BYTES
-    )
+    matrices = (full.parameters - full.vectors) / (parameters - vectors / FLOAT_BYTES)
     found = {}
     for name, (count, size) in calls.items():
         if name != "allreduce":
