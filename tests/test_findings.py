@@ -31,6 +31,30 @@ def test_sentence_1_counts_the_classes_of_the_benchmark() -> None:
     assert found == [*map(str, (settings, counts[0][0] + 1, 3, worse, undecided))]
 
 
+def test_the_images_at_82_percent_are_those_of_their_page() -> None:
+    page = (RESULTS / "benchmark" / "small" / "images" / "table.md").read_text(encoding="utf-8")
+    text = (RESULTS.parent / "docs" / "findings.md").read_text(encoding="utf-8")
+    said = " ".join(text.partition("- **Images at 82 %**")[2].partition("\n- ")[0].split())
+    line = r"n = (.*?): of (\d+) settings (\d+) are .*?, (\d+) better, (\d+) worse; (\d+) are undecided"
+    ((n, settings, equivalent, better, worse, undecided),) = re.findall(line, page)
+    assert (equivalent, better) == ("0", "0")
+    assert f"n = {n}," in said
+    assert f"of {settings} settings {worse} are shown to be worse" in said
+    assert f"and {undecided} are undecided" in said
+    cell = r" *([^|]*?) *\|"
+    for setting in ("topk_0.01", "powersgd_4", "uniform_4"):
+        found = re.findall(rf"^\| {re.escape(setting)} \|{7 * cell}", page, re.MULTILINE)
+        _, _, _, loss, interval, word, _ = found[0]
+        times = numbers("benchmark/small", "images", "payload: times less than dense")
+        assert f"{times[f'low.{setting}']:.2g} times fewer bytes" in said
+        low, high = interval.split(" to ")
+        assert f"{abs(float(loss.partition(' ±')[0])):.1f} points" in said
+        assert f"{float(low):.2f} to {float(high):.2f}" in said
+        assert word == ("undecided" if setting == "uniform_4" else "worse")
+    accuracy = numbers("benchmark/small", "images", "test quality")["low.dense"]
+    assert round(accuracy) == 82
+
+
 def test_sentence_2_has_the_losses_without_error_feedback() -> None:
     chance = numbers("lecture/small", "onebit", "test accuracy")["plain"]
     loss = numbers("benchmark/small", "methods", "loss against dense")
