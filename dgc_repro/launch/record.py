@@ -225,7 +225,7 @@ def _write(made: Record, root: Path, rules: Rules) -> None:
     try:
         shutil.rmtree(fresh.parent, ignore_errors=True)  # of a killed process
         leaderboard.write(made, fresh)
-        assert checked(fresh, rules).computed() == made.computed()
+        checked(fresh, rules)  # it compares record.json with what follows from the other files
         fresh.rename(root / made.name)
     finally:
         shutil.rmtree(fresh.parent, ignore_errors=True)

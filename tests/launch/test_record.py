@@ -127,10 +127,10 @@ def test_a_record_is_made_beaten_and_verified(
     kept = yaml.safe_load((first / "config.yaml").read_text())
     assert {"seed", "paths", "sink"}.isdisjoint(kept)
     # The seed, trained again, has the same curve.
-    data = "launch.threads=1"
-    assert command("verify-record", str(first), "seed=1", data) == (0, [])
+    one_thread = "launch.threads=1"
+    assert command("verify-record", str(first), "seed=1", one_thread) == (0, [])
     assert trained[-1].parent == Path("runs/verified")
-    assert command("verify-record", str(first), "seed=7", data) == (0, [])
+    assert command("verify-record", str(first), "seed=7", one_thread) == (0, [])
     # A method with fewer bytes stands above it; one with as many is refused, and nothing has changed.
     sparse = train(command, "compressor=topk", "compressor.density=0.1")
     assert command("record", *sparse) == (0, [])
