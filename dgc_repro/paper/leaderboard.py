@@ -11,8 +11,7 @@
 a record names: records may be somebody else's. launch/record.py makes records and checks their configs.
 
 Bytes are one worker's, of the gradient exchange, computed for ``Rules.workers`` workers from the recorded
-collectives as the benchmark computes them (benchmark/methods.py). Bytes up to an epoch are these bytes times
-the share of the run's recorded wire bytes that were sent by then.
+collectives as the benchmark computes them (`wire_until` of benchmark/methods.py).
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.names import conf_dir, with_current_names
 from dgc_repro.paper import statistics
-from dgc_repro.paper.benchmark.methods import wire_a_step
-from dgc_repro.paper.benchmark.speed import exchanged
+from dgc_repro.paper.benchmark.methods import wire_until
 from dgc_repro.paper.frame import amount
 from dgc_repro.paper.page import markdown_table, plain
 from dgc_repro.paper.records import FINISHED, REQUIRED_METRICS, Run
@@ -179,8 +177,7 @@ def reached(run: Run, target: Target, workers: int) -> tuple[int, float]:
     many; (0, inf): no epoch has it."""
     for _, line in run.epochs.iterrows():
         if target.is_reached(line[target.metric]):
-            share = float(line["comm/wire_bytes"]) / (run.last("comm/wire_bytes") or 1.0)
-            return int(line["epoch"]), share * wire_a_step(run, workers) * exchanged(run)
+            return int(line["epoch"]), wire_until(run, workers, float(line["step"]))
     return 0, math.inf
 
 

@@ -1,4 +1,4 @@
-"""The settings of the benchmark's second edition: each is started, at a tiny size."""
+"""The benchmark's settings on the recipes: each is started, at a tiny size."""
 
 from __future__ import annotations
 

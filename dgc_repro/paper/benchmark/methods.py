@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,17 +33,21 @@ QUALITY, LOSS, PAYLOAD = "test quality", "loss against dense", "payload a step"
 LESS, STEPS = "payload: times less than dense", "steps to the target"
 TARGET = "modelled speedup to the target, slim model on a CPU"
 """Its ``setting`` in the frame is the network."""
+
 WIRE = {workers: f"wire a step, N = {workers}" for workers in (8, 32, 128)}
 OWN_WIRE = "wire a step, N of the runs"
-STEP_ASIDE = 1.03
-"""Between the error bars of two settings with the same number of workers."""
+BESIDE = 1.03
+"""Ratio of the places of two settings with the same number of workers in the figure *workers*."""
+
 SENT = f"wire to the target, N = {speed.WORKERS}"
-"""Bytes of the first steps, until the target is reached; infinite where it is not."""
+"""Infinite where the target is not reached."""
+
 SHOWS_THAT_IT_RUNS = "quick"
 """Nothing is concluded at this scale."""
+
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
-RESULTS = Path(__file__).resolve().parents[3] / "results"
+
 ALSO = ("images", "text")
 """``experiment.artifact`` of the runs of the recipes (conf/paper/benchmark.yaml)."""
 
@@ -70,7 +73,11 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     figures = _headline(found, judged, shown, scale)
-    if len({_workers(runs, name) for name in present}) > 1:
+    is_quick, differ_in_workers = (
+        scale == SHOWS_THAT_IT_RUNS,
+        len({_workers(runs, n) for n in present}) > 1,
+    )
+    if differ_in_workers:
         figures["workers"] = partial(_workers_figure, found, judged, shown, scale)
     else:
         for name, one in judged.items():
@@ -78,17 +85,17 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             figures[f"bytes_{name}"] = partial(_bytes_figure, found, one, caption)
     if fast := {titles[name]: rows for name in present if (rows := _fast_rows(found, name))}:
         figures["speed"] = partial(_speed_figure, found, fast, facts.caption(shown, scale))
-    classes = [] if scale == SHOWS_THAT_IT_RUNS else [_classes(judged)]
+    classes = [] if is_quick else [_classes(judged)]
+    scores = None if is_quick or differ_in_workers else _scores(found, present)
     return made(
         __file__, scale, runs, found,
         [
             *(Section("What the seeds show", table) for table in classes),
             Section("Settings"),
             *(Section(titles[name], _table(found, judged[name], shown)) for name in present),
-            Section("Score", _scores(found, present)),
+            *([] if scores is None else [Section("Score", scores)]),
             Section("Modelled time"),
-            Section("Tuning", tuned if len(tuned) else None),
-            *([Section("All rates", rates)] if len(rates) else []),
+            *([Section("Tuning", tuned), Section("All rates", rates)] if len(rates) else []),
         ],
         head=[
             ("training", "; ".join(_training(_dense(runs, name)[0]) for name in present)),
@@ -99,7 +106,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "priors": "; ".join(f"{titles[name]} {one.prior_text}" for name, one in judged.items()),
             "workers": speed.WORKERS,
             "largest": f"{profiles.LARGEST:g}",
-            "targets": "; ".join(map(_target, present)),
+            "targets": "; ".join(_target(name, shown) for name in present),
             "seeds": MIN_SEEDS,
             "settings": len({run.method for run in shown}),
             "workloads": "; ".join(titles.values()),
@@ -135,16 +142,12 @@ def _numbers_of(runs: Sequence[Run], name: str) -> pd.DataFrame:
         ]
         return needed[0] / needed[1]
 
-    def sent(run: Run) -> float:
-        number = steps(run)
-        return number * wire_a_step(run, speed.WORKERS, number) if np.isfinite(number) else number
-
     quantities: dict[str, Quantity | Relative] = {
         QUALITY: Quantity("", quality),
         LOSS: Quantity(workloads()[name].unit, lambda run: loss(run, dense[run.seed])),
         PAYLOAD: Quantity("bytes", _payload),
-        STEPS: Quantity("steps", lambda run: steps(run) if run.seed in fast else np.nan),
-        SENT: Quantity("bytes", lambda run: sent(run) if run.seed in fast else np.nan),
+        STEPS: Quantity("steps", steps),
+        SENT: Quantity("bytes", lambda run: wire_until(run, speed.WORKERS, steps(run))),
         LESS: Relative(PAYLOAD, f"{name}.{DENSE}", inverse=True),
         **{title: Quantity("bytes", partial(wire_a_step, workers=n)) for n, title in WIRE.items()},
         OWN_WIRE: Quantity(
@@ -169,12 +172,21 @@ def _payload(run: Run) -> float:
     return run.last("comm/payload_bytes") / max(1.0, speed.exchanged(run))
 
 
-def wire_a_step(run: Run, workers: int, steps: float | None = None) -> float:
-    """Bytes that a worker would send among so many: the run's collectives with the ring's factors. With
-    ``steps``, in the mean of the first ones, else of all that were exchanged."""
+def wire_a_step(run: Run, workers: int) -> float:
+    """Bytes that a worker would send among so many in an exchanged step, in the mean over the run: the run's
+    collectives with the ring's factors."""
     calls = speed.calls_at(run, workers)
-    share = 1.0 if steps is None else speed.share_of(run, steps)
-    return share * sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
+    return sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
+
+
+def wire_until(run: Run, workers: int, step: float) -> float:
+    """Bytes that a worker would send among so many in the first steps: the share that these steps have of the
+    run's own wire bytes, of all that it would send. Infinite or NaN if ``step`` is."""
+    if not np.isfinite(step):
+        return step
+    ends, sent = (run.epochs[name].to_numpy(float) for name in ("step", "comm/wire_bytes"))
+    share = np.interp(step, [0.0, *ends], [0.0, *sent]) / (sent[-1] or 1.0)
+    return float(share * wire_a_step(run, workers) * speed.exchanged(run))
 
 
 def judged_of(found: pd.DataFrame, name: str) -> Judged:
@@ -202,13 +214,14 @@ def _shows(judged: Judged) -> str:
     n = f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
     halves = judged.half_widths
     narrow = sum(half <= judged.workload.margin for half in halves)
+    unit = judged.workload.unit_in_words
     return (
         f"{judged.workload.title}, n = {n}: of {sum(counts.values())} settings {counts['equivalent']} are "
         f"shown to be equivalent to dense training, {counts['better']} better, {counts['worse']} worse; "
         f"{counts['undecided']} are undecided."
     ) + (
         f" {narrow} of {len(halves)} intervals have a half-width of at most {judged.workload.margin:g} "
-        f"{judged.workload.unit_in_words}; the median half-width is {np.median(halves):.2f}."
+        f"{unit}; the median half-width is {np.median(halves):.2f} {unit}."
         if halves
         else ""
     )
@@ -263,17 +276,26 @@ def _training(run: Run) -> str:
         f"{own('launch.workers')} x {own('train.batch_size')}, {facts.short(own('optimizer'))}"
         + (
             f", target {target:g}, tested every {often} steps and after each epoch"
-            if target
+            if target and often
             else ", tested after each epoch"
         )
     )
 
 
-def _target(name: str) -> str:
-    """The target of a workload, in words."""
+def _target(name: str, runs: Sequence[Run]) -> str:
+    """The target of a workload in words, and how many of the runs that come to it do so at the last test."""
     one = workloads()[name]
-    target = "the target of its training" if one.target is None else f"{one.target:g}"
-    return f"{one.title} {target}{' %' if one.is_difference and one.target else ''}"
+    own = [run for run in runs if run.model == name]
+    target = own[0].setting("stopping.target") if one.target is None else one.target
+    if target is None:
+        return f"{one.title} none"
+    steps = [(one.steps_to_target(run), run.summary["steps"]) for run in own]
+    there = [step == last for step, last in steps if np.isfinite(step)]
+    unit = " %" if one.is_difference else ""
+    return (
+        f"{one.title} {target:g}{unit} ({sum(there)} of the {len(there)} runs that come to it do so at their "
+        "last test)"
+    )
 
 
 def _scores(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
@@ -350,7 +372,7 @@ def _workers_figure(
         axes.axhspan(-first.margin, first.margin, color="#EDEDED", zorder=0)
         for place, setting in enumerate(settings):
             shown = [one.shown[f"{name}.{setting}"] for name, one in judged.items()]
-            aside = STEP_ASIDE ** (place - len(settings) / 2)
+            aside = BESIDE ** (place - len(settings) / 2)
             axes.errorbar(
                 [aside * number for number in numbers.values()], [one.mean for one in shown],
                 yerr=np.array([one.bars for one in shown]).T, **_look(setting, place),

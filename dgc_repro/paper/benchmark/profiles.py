@@ -1,9 +1,9 @@
 """Performance profiles of methods over workloads, and one score a method.
 
 A setting's cost on a workload is what it takes to the workload's target. Its ratio is this cost over the
-smallest one of any setting there. Its profile is the share of workloads on which its ratio is at most t, as a
-function of t. Its score is the area below the profile for t from 1 to `LARGEST`, over that of a setting that
-is best everywhere.
+smallest one there, of the settings that have all workloads. Its profile is the share of workloads on which
+its ratio is at most t, as a function of t. Its score is the area below the profile for t from 1 to `LARGEST`,
+over that of a setting that is best everywhere.
 
 Papers   Dolan and Moré, "Benchmarking optimization software with performance profiles", Mathematical
          Programming 91 (2002); Dahl et al., "Benchmarking neural network training algorithms" (2023),
@@ -21,6 +21,7 @@ import numpy as np
 
 LARGEST = 100.0
 """A setting that costs so many times the best one on a workload scores nothing there."""
+
 Costs = Mapping[str, Mapping[str, float]]
 """By setting and workload; infinite: a seed does not reach the target."""
 

@@ -32,11 +32,16 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     plot.YELLOW: ("demo", "diloco", "adam", "onebit_adam"),
 }
 """Beginnings of names by colour: uncompressed, casts, quantizers, sparsifiers, low rank, signs, others."""
+
 OTHERS = "#777777"
 STEP_ASIDE = 1.04
 """Smallest ratio of the bytes of two points as drawn, so that their bars do not cover each other."""
+
 TICKS = (1, 2, 5, 10, 20, 50, 100, 200)
 """Of the y axis, in margins; it is linear up to two margins."""
+
+FONT_SIZES = (6.5, 5.5, 4.5)
+"""Of the names of all settings: the first with which each has a place."""
 
 
 class Headline(NamedTuple):
@@ -88,7 +93,7 @@ def picture(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
     UserError where the names do not fit."""
     workload = workloads()[own.workload]
     lost = ", ".join(own.names[key] for key in points if not _is_drawn(points[key]))
-    said = f"{caption}; {_bars(workload)}; equal bytes side by side"
+    said = f"{caption}; {_bars(workload)}"
     said += f"; diverged in a seed: {lost}" if lost else ""
     panel = _panel(
         "", points, workload, x="payload: times fewer bytes than without compression", unit="x"
@@ -115,8 +120,10 @@ def figure(workload: Workload, several: Mapping[str, Mapping[str, Point]], capti
         f"Loss of quality against bytes: {workload.title}", said, drawn,
         columns=2, size=(7.4, 5.4), legend=0,
     )  # fmt: skip
-    for axes, points in zip(drawing.axes, several.values(), strict=True):
-        _name(axes, _in_kb(points), {key: key for key in points}, 6.5)
+    for axes, (title, points) in zip(drawing.axes, several.items(), strict=True):
+        names = {key: key for key in points}
+        if not any(_name(axes, _in_kb(points), names, size) for size in FONT_SIZES):
+            axes.set_title(f"{title} (no place for the names)", loc="left", fontweight="bold")
     return drawing
 
 
@@ -131,7 +138,7 @@ def _is_drawn(point: Point) -> bool:
 def _bars(workload: Workload) -> str:
     return (
         "bars: 95 % interval of the loss, if there is one; grey: a loss within "
-        f"±{workload.margin:g} {workload.unit_in_words}"
+        f"±{workload.margin:g} {workload.unit_in_words}; equal bytes side by side"
     )
 
 
@@ -154,7 +161,8 @@ def _panel(
 
     def draw(axes: Axes) -> None:
         axes.axhspan(-margin, margin, color="#EDEDED", zorder=0)
-        if with_front and (best := front(drawn)):
+        if with_front and drawn:
+            best = front({key: points[key] for key in drawn})
             where = [(drawn[key].size, drawn[key].loss.mean) for key in best]
             axes.step(
                 *zip(*where, strict=True), where="post", color="#999999", linewidth=1, zorder=1

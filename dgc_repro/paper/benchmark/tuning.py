@@ -11,43 +11,38 @@ import pandas as pd
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
 from dgc_repro.paper.records import Run
 
+BySeed = Mapping[int, Run]
+
 
 def every_rate(runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Every rate that was tried, beside the one that is used: means of the last validation and the last test
-    over the seeds that tried rates. The best validation of a setting is marked."""
-    own = [run for run in runs if run.model == name]
-    tuned = {(run.method.partition(TUNES)[0], run.seed) for run in own if TUNES in run.method}
-    tried = pd.DataFrame(
-        {
-            "workload": workloads()[name].title,
-            "setting": family,
-            "learning rate": float(run.setting("optimizer.lr")),
-            "used": "" if TUNES in run.method else "yes",
-            "last validation": quality(run, "validation"),
-            "last test": quality(run),
-        }
-        for run in own
-        if ((family := run.method.partition(TUNES)[0]), run.seed) in tuned
-    )
-    if tried.empty:
-        return tried
-    table = tried.groupby(list(tried.columns[:4])).mean().reset_index()
-    validated = table.groupby("setting")["last validation"]
-    best = (
-        validated.transform("max")
-        if workloads()[name].is_difference
-        else validated.transform("min")
-    )
-    is_best = table["last validation"] == best
-    for column in ("last validation", "last test"):
-        table[column] = [or_diverged([value]) for value in table[column]]
-    table["last validation"] += np.where(is_best, " (best)", "")
-    return table.assign(**{"learning rate": table["learning rate"].map("{:g}".format)})
+    """Every rate that was tried of a workload's settings: means of the last validation and the last test. The
+    best validation of a setting is marked, and the rate that is used."""
+    lines = []
+    for setting, rates in _tried(runs, name).items():
+        best = _best_rate(rates)
+        for rate in sorted(rates):
+            own = list(rates[rate].values())
+            validation, test = (
+                or_diverged([quality(run, split) for run in own])
+                for split in ("validation", "test")
+            )
+            lines.append(
+                {
+                    "workload": workloads()[name].title,
+                    "setting": setting,
+                    "learning rate": f"{rate:g}",
+                    "used": "" if TUNES in own[0].method else "yes",
+                    "n": str(len(own)),
+                    "last validation": validation + " (best)" * (rate == best),
+                    "last test": test,
+                }
+            )
+    return pd.DataFrame(lines)
 
 
 def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
     """Of each setting whose rates were tried: its loss with dense training's rate, and with its own best rate
-    against dense training with its best one, over the seeds that tried rates."""
+    against dense training with its best one."""
     workload, tried = workloads()[name], _tried(runs, name)
     if DENSE not in tried:
         return []
@@ -67,7 +62,9 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
             {
                 "workload": workload.title,
                 "setting": setting,
-                "best rate": f"{best[setting]:g}" + (", the last of its grid" if is_edge else ""),
+                "rates": str(len(rates)),
+                "best rate": f"{best[setting]:g}"
+                + (", the last of those tried" if is_edge else ""),
                 "n": str(len(both)),
                 "loss, dense's rate": _with_unit(losses(setting, usual, usual), workload.unit),
                 "loss, both tuned": _with_unit(both, workload.unit),
@@ -76,24 +73,25 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
     return lines
 
 
-def _tried(runs: Sequence[Run], name: str) -> dict[str, dict[float, dict[int, Run]]]:
-    """The runs of each setting whose rates were tried, by rate and seed: the seeds that tried all."""
+def _tried(runs: Sequence[Run], name: str) -> dict[str, dict[float, BySeed]]:
+    """The runs of each setting of which several rates were tried, in the order of names, by rate and seed.
+    The seeds are those that tried all these rates."""
     found: dict[str, dict[float, dict[int, Run]]] = {}
     for run in runs:
         if run.model == name:
             setting, rate = run.method.partition(TUNES)[0], float(run.setting("optimizer.lr"))
             found.setdefault(setting, {}).setdefault(rate, {})[run.seed] = run
-    several = {}
-    for setting, rates in found.items():
+    several: dict[str, dict[float, BySeed]] = {}
+    for setting, rates in sorted(found.items()):
         seeds = set.intersection(*(set(own) for own in rates.values()))
         if len(rates) > 1 and seeds:
             several[setting] = {
-                rate: {seed: own[seed] for seed in seeds} for rate, own in rates.items()
+                rate: {seed: own[seed] for seed in sorted(seeds)} for rate, own in rates.items()
             }
     return several
 
 
-def _best_rate(rates: Mapping[float, Mapping[int, Run]]) -> float:
+def _best_rate(rates: Mapping[float, BySeed]) -> float:
     """The rate with the best mean of the last validation."""
     name = next(iter(next(iter(rates.values())).values())).model
     sign = 1 if workloads()[name].is_difference else -1
