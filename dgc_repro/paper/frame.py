@@ -190,7 +190,7 @@ def number(values: Values, decimals: int | None = None, unit: str = "") -> str:
         return f"never in {never} of {len(values)}" if never < len(values) else "never"
     if decimals is None:
         decimals = _decimals(mean)
-    text = f"{mean:.{decimals}f}{unit}"
+    text = f"{round(mean, decimals) + 0.0:.{decimals}f}{unit}"  # no -0.0
     if len(values) < 2:
         return text
     return f"{text} ± {float(np.std(values, ddof=1)):.{decimals}f}"

@@ -367,7 +367,7 @@ def answer(rows: Sequence[Row], best: Row, benchmark: Benchmark, asked: Question
     dense = next(row for row in rows if row.loss is None)
     unit = benchmark.workload.unit_in_words
     yield (
-        f"{UNDECIDED.strip()}: three seeds do not show that the loss is at most {asked.max_loss:g} {unit} "
+        f"{UNDECIDED.strip()}: the seeds do not show that the loss is at most {asked.max_loss:g} {unit} "
         "(moderated t, Holm's correction over the benchmark's settings)"
     )
     if best.loss is None:

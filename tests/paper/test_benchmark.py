@@ -30,7 +30,7 @@ def _run(
     method: str, seed: int = 0, *, quality: float, calls: dict[str, int], workload: str = "low"
 ) -> Run:
     """Ten steps; ``calls``: payload bytes of the whole run by collective."""
-    name = "test/accuracy_percent" if workload == "low" else "test/perplexity"
+    name = f"test/{workloads()[workload].metric}"
     epochs = pd.DataFrame(
         {
             "epoch": [1], "step": [10], name: [quality], "train/skipped_steps": [0],
@@ -468,13 +468,15 @@ def test_the_page_scores_bytes_to_the_targets() -> None:
         stopping = {"reached": True, "step": 10}
         return replace(run, summary={**run.summary, "stopping": stopping})
 
-    text = [
-        _run(name, quality=value, calls=calls, workload="lstm")
-        for name, value, calls in (
-            ("dense", 100.0, {"allreduce": 40_000}), ("topk_0.01", 110.0, {"allgather": 400}),
+    runs = [
+        reached(_run(name, seed, quality=80.0, calls=calls, workload=workload))
+        for seed in range(3)
+        for workload, name, calls in (
+            ("low", "dense", {"allreduce": 40_000}), ("low", "topk_0.01", {"allgather": 800}),
+            ("lstm", "dense", {"allreduce": 40_000}), ("lstm", "topk_0.01", {"allgather": 400}),
+            *([("gpt", "dense", {"allreduce": 40})] if seed < 2 else []),
         )
     ]  # fmt: skip
-    runs = [reached(run) for run in (DENSE, TOPK, *text)]
     assert "## Score" not in markdown(methods.page(runs, "quick"))  # which concludes nothing
     page = markdown(methods.page(runs, "small"))
     # 10 steps of 7 times 80 and 40 bytes; dense: 10 of 2 * 7 / 8 of 4000

@@ -299,13 +299,13 @@ def _target(name: str, runs: Sequence[Run]) -> str:
 
 
 def _scores(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
-    """Each setting's bytes to the targets over the fewest of any, and its score, the best first. None for
-    fewer than two workloads with a target."""
-    own = found[found["quantity"] == SENT]
+    """Each setting's bytes to the targets, and its score, the best first: rows with enough seeds to conclude.
+    None for fewer than two workloads with a target."""
     costs: dict[str, dict[str, float]] = {}
-    for row, mean in own.groupby("row", sort=False)["value"].mean().items():
+    for row, own in found[found["quantity"] == SENT].groupby("row", sort=False)["value"]:
         name, _, setting = str(row).partition(".")
-        costs.setdefault(setting, {})[name] = float(mean)
+        if len(own) >= MIN_SEEDS:
+            costs.setdefault(setting, {})[name] = float(own.mean())
     names = [name for name in present if any(name in one for one in costs.values())]
     if len(names) < 2:
         return None
