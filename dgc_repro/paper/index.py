@@ -61,10 +61,12 @@ def findings() -> list[str]:
     ]
 
 
-def _from_results(sentence: str) -> str:
-    """A sentence of docs/ with its links as results/ has them."""
-    beside = re.sub(r"\]\((?!\.\./)", "](../docs/", sentence)
-    return beside.replace("](../results/", "](")
+def _findings(root: Path) -> list[str]:
+    """The same for the results that they are about, with links as they are there; none for other results."""
+    if root.resolve() != FINDINGS.parents[1] / "results":
+        return []
+    beside = [re.sub(r"\]\((?!\.\./)", "](../docs/", one) for one in findings()]
+    return [one.replace("](../results/", "](") for one in beside]
 
 
 def write(root: Path) -> None:
@@ -100,8 +102,7 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
         for e in found
     ]
     pages = pd.DataFrame(lines, columns=["artifact", "scale", "page", "verdicts"])
-    own = map(_from_results, findings())
-    sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(own, start=1))
+    sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(_findings(root), start=1))
     sentences += "\n" if sentences else ""
     return (
         "# Results\n\nWritten by `make publish`; `index.html` shows the same with claims and figures.\n\n"
@@ -123,7 +124,7 @@ def _page(found: Sequence[Entry], root: Path) -> str:
         "scale": [entry.scale for entry in found],
         "verdict": WORDS,
     }
-    sentences = "".join(f"<li>{_html(_from_results(one))}</li>" for one in findings())
+    sentences = "".join(f"<li>{_html(one)}</li>" for one in _findings(root))
     template = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
     return Template(template).substitute(
         boxes="".join(
