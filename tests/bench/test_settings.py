@@ -47,10 +47,11 @@ def test_a_setting_is_counted_as_its_compressor(monkeypatch: pytest.MonkeyPatch)
 def test_the_published_counts_have_every_setting() -> None:
     counts = speed.counts(RESULTS)
     assert isinstance(counts, pd.DataFrame)
-    jobs = runs_of(settings.BENCHMARK, ["scale=small", "seed=1"])
+    jobs = runs_of(settings.BENCHMARK, ["scale=small", "seed=2"])
     check_runs(settings.BENCHMARK, "small", [config for config, _ in jobs])
     for workload in {config["experiment"]["workload"] for config, _ in jobs}:
-        model = workloads()[workload].full_size
+        if not (model := workloads()[workload].full_size):
+            continue
         wanted = {
             config["experiment"]["method"]
             for config, _ in jobs
