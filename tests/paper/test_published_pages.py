@@ -72,12 +72,17 @@ def test_a_page_and_its_figures_are_made_again_byte_for_byte(
     assert [name for name in made if made[name] != published[name]] == []
 
 
-def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
+def test_the_overview_is_made_again_byte_for_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, docs = tmp_path / "results", tmp_path / "docs"
     for folder in POOLS:
-        shutil.copytree(folder, tmp_path.joinpath(*folder.parts[-2:]))
-    index.write(tmp_path)
+        shutil.copytree(folder, root.joinpath(*folder.parts[-2:]))
+    docs.mkdir()
+    monkeypatch.setattr(index, "FINDINGS", Path(shutil.copy(index.FINDINGS, docs)))
+    index.write(root)
     for name in ("README.md", "index.html", "claims.jsonl"):
-        assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes(), name
+        assert (root / name).read_bytes() == (RESULTS / name).read_bytes(), name
 
 
 def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:
