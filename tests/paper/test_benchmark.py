@@ -313,6 +313,16 @@ def test_the_docs_count_the_runs_of_quick() -> None:
     assert f"`make benchmark`: {len(runs)} runs at `quick`" in texts["docs/reading-a-result.md"]
 
 
+def test_the_docs_have_the_bytes_by_number_of_workers() -> None:
+    table = pd.read_csv(RESULTS / "benchmark" / "small" / "numbers.csv")
+    own = table[(table["artifact"] == "workers") & (table["quantity"] == methods.OWN_WIRE)]
+    sent = own.set_index("row")["mean"]
+    text = " ".join((RESULTS.parent / "docs" / "benchmark.md").read_text("utf-8").split())
+    few, many = (sent[f"low_{n}.uniform_4"] / sent[f"low_{n}.dense"] for n in (2, 32))
+    said = f"move {few:.2g} times the bytes of dense training among 2 workers and {many:.2g} times among 32"
+    assert said in text
+
+
 def _stated() -> tradeoff.Headline:
     found = tradeoff.stated(["low"])
     assert found is not None

@@ -72,14 +72,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     titles = {name: workloads()[name].title for name in present}
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
-    figures = _headline(found, judged, shown, scale)
-    is_quick, differ_in_workers = (
-        scale == SHOWS_THAT_IT_RUNS,
-        len({_workers(runs, n) for n in present}) > 1,
-    )
+    is_quick = scale == SHOWS_THAT_IT_RUNS
+    differ_in_workers = len({_workers(runs, name) for name in present}) > 1
+    figures: dict[str, Callable[[], Figure]] = {}
     if differ_in_workers:
         figures["workers"] = partial(_workers_figure, found, judged, shown, scale)
     else:
+        figures |= _headline(found, judged, shown, scale)
         for name, one in judged.items():
             caption = facts.caption([run for run in shown if run.model == name], scale)
             figures[f"bytes_{name}"] = partial(_bytes_figure, found, one, caption)
