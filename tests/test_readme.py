@@ -83,7 +83,7 @@ def test_the_numbers_beside_the_picture_are_the_published_ones() -> None:
         ]
         return f"{own[0]:.3g}", f"{round(own[1], 1) + 0.0:.1f}"
 
-    found = re.findall(r"([\d.]+) times fewer bytes \(loss (-?[\d.]+) points\)", said)
+    found = re.findall(r"([\d.]+) times fewer bytes \(loss (-?[\d.]+) points;", said)
     assert found == [
         numbers(method) for method in ("uniform_4", "topk_0.01", "topk_0.001", "powersgd_2")
     ]
