@@ -72,7 +72,10 @@ def main() -> None:
     for file in (REPOSITORY / "results").rglob("*"):
         if file.suffix in SHOWN:
             with site.open(str(file.relative_to(REPOSITORY)), "wb") as to:
-                to.write(file.read_bytes())
+                content = file.read_bytes()
+                if file.suffix == ".md":  # docs/ is the site's root
+                    content = content.replace(b"](../docs/", b"](../")
+                to.write(content)
     for name, (title, modules) in API.items():
         write(f"api/{name}.md", f"# {title}\n\n" + "\n\n".join(map(api_of, modules)))
     methods = list(every_method())
