@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, within
 from dgc_repro.optimizer.lars import adapted_and_exempt, norms, trusted, with_gradients
@@ -66,32 +66,36 @@ class LAMBOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group, weights, gradients in with_gradients(self):
-            beta1, beta2 = group["betas"]
-            states = [self.state[p] for p in weights]
-            for state, weight in zip(states, weights, strict=True):
-                if not state:
-                    state["step"] = 0
-                    state["mean"], state["square"] = (torch.zeros_like(weight) for _ in range(2))
-                state["step"] += 1
-            means, squares = ([state[name] for state in states] for name in ("mean", "square"))
-            torch._foreach_lerp_(means, gradients, 1 - beta1)
-            counts = [min(s["step"], self.freeze_steps) for s in states]
-            moving = [i for i, s in enumerate(states) if s["step"] == counts[i]]
-            if moving:
-                v, g = ([every[i] for i in moving] for every in (squares, gradients))
-                torch._foreach_mul_(v, beta2)
-                torch._foreach_addcmul_(v, g, g, 1 - beta2)
-            for state in states:
-                if state["step"] == self.freeze_steps + 1:  # no variance is known: never an update
-                    state["square"].masked_fill_(state["square"] == 0, math.inf)
+            self.update(group, weights, gradients)
 
-            roots = torch._foreach_div(squares, [1 - beta2**count for count in counts])
-            torch._foreach_sqrt_(roots)
-            torch._foreach_add_(roots, group["eps"])
-            updates = torch._foreach_div(means, [1 - beta1 ** s["step"] for s in states])
-            torch._foreach_div_(updates, roots)
-            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
-            if group["adapts"]:
-                w, u = norms(weights), norms(updates)
-                torch._foreach_mul_(updates, trusted(w / u, w, u))
-            torch._foreach_add_(weights, updates, alpha=-group["lr"])
+    def update(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Move the weights of one group."""
+        beta1, beta2 = group["betas"]
+        states = [self.state[p] for p in weights]
+        for state, weight in zip(states, weights, strict=True):
+            if not state:
+                state["step"] = 0
+                state["mean"], state["square"] = (torch.zeros_like(weight) for _ in range(2))
+            state["step"] += 1
+        means, squares = ([state[name] for state in states] for name in ("mean", "square"))
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        counts = [min(s["step"], self.freeze_steps) for s in states]
+        moving = [i for i, s in enumerate(states) if s["step"] == counts[i]]
+        if moving:
+            v, g = ([every[i] for i in moving] for every in (squares, gradients))
+            torch._foreach_mul_(v, beta2)
+            torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        for state in states:
+            if state["step"] == self.freeze_steps + 1:  # no variance is known: never an update
+                state["square"].masked_fill_(state["square"] == 0, math.inf)
+
+        roots = torch._foreach_div(squares, [1 - beta2**count for count in counts])
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, group["eps"])
+        updates = torch._foreach_div(means, [1 - beta1 ** s["step"] for s in states])
+        torch._foreach_div_(updates, roots)
+        torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        if group["adapts"]:
+            w, u = norms(weights), norms(updates)
+            torch._foreach_mul_(updates, trusted(w / u, w, u))
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])

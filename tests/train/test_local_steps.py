@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from muon_reference import Reference, in_float32
 from tiny_run import (
     PLAIN,
     STEPS_PER_EPOCH,
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.rules import validate
+from dgc_repro.optimizer.muon import Muon, matrices
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 
@@ -42,6 +44,8 @@ RESNET = ("model=resnet18", "model.width=4")
 LENGTHS = (3, 1, 3, 1)
 
 Outer = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
+Inner = Callable[[Tensor, Tensor], Tensor]
+"""One step of one tensor of one worker: its weight and gradient to its next weight."""
 
 
 def nesterov(rate: float, momentum: float) -> Outer:
@@ -59,12 +63,26 @@ def nesterov(rate: float, momentum: float) -> Outer:
     return step
 
 
-def workers_of_each_round(run: Run, outer: Outer) -> list[tuple[list[list[Tensor]], list[Tensor]]]:
+def sgd(_: nn.Parameter, rate: float) -> Inner:
+    """The inner optimizer of the tiny runs."""
+    velocity: list[Tensor] = []
+
+    def step(weight: Tensor, gradient: Tensor) -> Tensor:
+        if not velocity:
+            velocity.append(torch.zeros_like(weight))
+        return weight - rate * velocity[0].mul_(0.9).add_(gradient + 5e-4 * weight)
+
+    return step
+
+
+def workers_of_each_round(
+    run: Run, outer: Outer, inner: Callable[[nn.Parameter, float], Inner] = sgd
+) -> list[tuple[list[list[Tensor]], list[Tensor]]]:
     """Algorithm 1 by hand in float64, on the batches of a run that has not begun: the weights of both
     workers at the end of each round, and theta after it."""
     theta = [p.detach().double() for p in run.module.parameters()]
     module = deepcopy(run.module).double()
-    momentum = [[torch.zeros_like(t) for t in theta] for _ in range(2)]
+    steps = [[inner(p, run.base_lr) for p in run.module.parameters()] for _ in range(2)]
     told = []
     for number, length in enumerate(LENGTHS):
         epoch, first = divmod(number, 2)
@@ -77,9 +95,9 @@ def workers_of_each_round(run: Run, outer: Outer) -> list[tuple[list[list[Tensor
                 for p, w in zip(module.parameters(), own, strict=True):
                     p.data.copy_(w)
                 loss = nn.functional.cross_entropy(module(inputs.double()), targets)
-                for place, g in enumerate(torch.autograd.grad(loss, list(module.parameters()))):
-                    v = momentum[worker][place].mul_(0.9).add_(g + 5e-4 * own[place])
-                    own[place] = own[place] - run.base_lr * v
+                gradients = torch.autograd.grad(loss, list(module.parameters()))
+                moves = zip(steps[worker], own, gradients, strict=True)
+                own = [step(w, g) for step, w, g in moves]
             ends.append(own)
         delta = [t - (a + b) / 2 for t, a, b in zip(theta, *ends, strict=True)]
         theta = outer(theta, delta)
@@ -104,6 +122,29 @@ def test_four_rounds_are_those_of_algorithm_1(outer: tuple[float, float]) -> Non
             # In float32, sums of up to 192 products at each of 8 steps.
             scale = float((then - old).abs().max())
             assert torch.allclose(now.double(), then, rtol=0, atol=1e-4 * scale)
+
+
+def test_muloco_is_muon_within_a_round() -> None:
+    run = built(*ROUNDS, *DENSE, "optimizer=muon", "train.outer_momentum=0.6")
+    known, of = matrices(run.module), Muon()
+
+    def muon(parameter: nn.Parameter, rate: float) -> Inner:
+        of_tensor = Reference(of, parameter.detach().double().numpy(), parameter in known)
+
+        def step(weight: Tensor, gradient: Tensor) -> Tensor:
+            of_tensor.weight = weight.numpy()
+            of_tensor.step(gradient.numpy(), rate)
+            return torch.from_numpy(of_tensor.weight)
+
+        return step
+
+    before = [p.detach().double() for p in run.module.parameters()]
+    (_, theta) = workers_of_each_round(run, nesterov(0.7, 0.6), muon)[-1]
+    with in_float32():
+        play(run)
+    for now, then, old in zip(run.module.parameters(), theta, before, strict=True):
+        scale = float((then - old).abs().max())
+        torch.testing.assert_close(now.detach().double(), then, rtol=0, atol=1e-4 * scale)
 
 
 def test_a_run_that_is_asked_to_stop_within_a_round_ends_it_first() -> None:

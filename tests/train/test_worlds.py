@@ -43,6 +43,7 @@ TWO: dict[str, tuple[str, ...]] = {
     "recipe": (*RECIPE, "train.precision=fp32"),  # each rank fits the whitening
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
+    "muon": ("optimizer=muon", "compressor=topk"),
     "local steps": ("train.local_steps=3", *UNIFORM4_EF),
     "local steps of adam, skipping": (
         *(

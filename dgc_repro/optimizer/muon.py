@@ -1,0 +1,125 @@
+"""Muon: the momentum of each hidden matrix, orthogonalized; Adam for all other tensors.
+
+Jordan, Jin, Boza, You, Cesista, Newhouse, Bernstein, "Muon: an optimizer for hidden layers in neural
+networks", 2024 (kellerjordan.github.io/posts/muon). The matrix part is torch's (`torch.optim.Muon`). For a
+matrix W of m x n with gradient G in a step, learning rate eta, weight decay lambda:
+
+    B = mu B + (1 - mu) G        M = mu B + (1 - mu) G with ``nesterov``, else B
+    X = M / ||M||                X = a X + (b A + c A^2) X with A = X X^T, 5 times (Newton-Schulz, in bf16)
+    W = W - eta lambda W - eta s X               (a, b, c) = (3.4445, -4.7750, 2.0315)
+
+X is close to U V^T of the singular value decomposition M = U S V^T. ``scale`` chooses s: original
+sqrt(max(1, m / n)); spectral_unclamped sqrt(m / n); match_rms_adamw 0.2 sqrt(max(m, n)) (Liu et al., "Muon is
+scalable for LLM training", 2025, arXiv:2502.16982), with which the rates of AdamW fit.
+
+Matrices are two-dimensional weights and convolution kernels, taken as output channels x all the rest.
+Embeddings, the last linear layer (the head), vectors and the stacked factors of model.low_rank's LSTM go
+through Adam (optimizer/adam.py) with ``adam_lr`` in the place of ``lr``. The schedule scales both rates.
+
+With ``train.local_steps`` this is MuLoCo (Therien, Huang, Defazio, Rish, Belilovsky, "MuLoCo: Muon is a
+practical inner optimizer for DiLoCo", 2025, arXiv:2505.23725): Muon within a round.
+
+Differs: every worker orthogonalizes every matrix of the averaged gradient, so that nothing else is sent; the
+author's distributed code gives each worker some of the matrices and gathers the results. Compared by reading
+with KellerJordan/Muon: its scale of a convolution kernel is of the kernel's last two dimensions, and so 1.
+With facebookresearch/MuLoCo and bentherien/muloco-1: there ``nesterov`` is false, ``scale`` is
+spectral_unclamped, B = mu B + G (of which X is the same), and a, b, c change with the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, within
+from dgc_repro.optimizer.lamb import Decay, LAMBOptimizer
+from dgc_repro.optimizer.sgd import Optimizer
+
+KERNELS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@checked
+class Muon(Optimizer):
+    """``lr``, ``momentum``, ``nesterov``, ``scale``: of matrices, see above. ``adam_lr``, ``beta1``,
+    ``beta2``, ``eps``: of the other tensors. ``weight_decay``: of all tensors, decoupled."""
+
+    lr: Rate = 0.02
+    weight_decay: WeightDecay = 0.01
+    reference_batch: Count | None = None
+    momentum: Annotated[float, within(0, below=1)] = 0.95
+    nesterov: bool = True
+    scale: Literal["original", "spectral_unclamped", "match_rms_adamw"] = "original"
+    adam_lr: Rate = 3e-4
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    eps: Positive = 1e-10
+
+    def _groups(self, module: nn.Module) -> Iterable[Any]:
+        known, adam_factor = matrices(module), self.adam_lr / self.lr
+        hidden = [p for p in module.parameters() if p in known]
+        others = [p for p in module.parameters() if p not in known]
+        groups = [
+            {"params": hidden, "is_matrix": True, "lr_factor": 1.0},
+            {"params": others, "is_matrix": False, "lr_factor": adam_factor},
+        ]
+        return [group for group in groups if group["params"]]
+
+    def of(self, parameters: Iterable[Any], lr: float) -> MuonOptimizer:
+        return MuonOptimizer(parameters, lr, self)
+
+
+def matrices(module: nn.Module) -> set[nn.Parameter]:
+    """The parameters that Muon moves: see the top of this file."""
+    layers = list(module.modules())
+    heads = [layer for layer in layers if isinstance(layer, nn.Linear)][-1:]
+    apart = {
+        p
+        for layer in layers
+        if isinstance(layer, nn.Embedding) or layer in heads
+        for p in layer.parameters(recurse=False)
+    }
+    kernels = {layer.weight for layer in layers if isinstance(layer, KERNELS)}
+    return {p for p in module.parameters() if p.ndim == 2 or p in kernels} - apart
+
+
+class MuonOptimizer(LAMBOptimizer):
+    """The optimizer of a loop. A group with ``is_matrix`` goes through `torch.optim.Muon`, the others through
+    Adam; all states are here."""
+
+    def __init__(self, params: Iterable[Any], lr: float, of: Muon) -> None:
+        """``of``: the settings. A group may have an ``lr_factor`` (optimizer/sgd.py)."""
+        super().__init__(params, lr, (of.beta1, of.beta2), of.eps)
+        self._matrix_settings: dict[str, Any] = {
+            "momentum": of.momentum,
+            "nesterov": of.nesterov,
+            "adjust_lr_fn": of.scale,
+        }
+        for group in self.param_groups:
+            group |= {"weight_decay": of.weight_decay, "adapts": False}
+            group["lr"] = lr * group["lr_factor"]
+
+    def update(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Move the weights of one group."""
+        if not group["is_matrix"]:
+            super().update(group, weights, gradients)
+            return
+        views = [nn.Parameter(as_matrix(weight)) for weight in weights]
+        rates = {"lr": group["lr"], "weight_decay": group["weight_decay"]}
+        # It takes matrices alone, so that it gets views, for this step. The states are kept by weight.
+        muon = torch.optim.Muon(views, **rates, **self._matrix_settings)
+        for view, weight, gradient in zip(views, weights, gradients, strict=True):
+            if gradient.stride() != weight.stride():
+                gradient = torch.empty_like(weight).copy_(gradient)
+            view.grad = as_matrix(gradient)
+            muon.state[view] = self.state[weight]
+        muon.step()
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """A view as a matrix, f32[m,n]: the first dimension, and all others in the order in which they lie in
+    memory. (Newton-Schulz commutes with a permutation of columns.)"""
+    others = sorted(range(1, tensor.dim()), key=lambda d: (-tensor.stride()[d], d))
+    return tensor.detach().permute(0, *others).view(len(tensor), -1)

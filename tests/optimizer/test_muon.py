@@ -1,0 +1,110 @@
+"""Muon against its author's algorithm in float64, and in the trainer. MuLoCo: train/test_local_steps.py."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from muon_reference import Reference, in_float32
+from tiny_run import PLAIN, RECIPE, SETTINGS, TEXT, assert_continues, built, play
+from torch import nn
+
+from dgc_repro.model.gpt import GPT
+from dgc_repro.model.lstm import LSTM
+from dgc_repro.model.resnet18 import ResNet18
+from dgc_repro.optimizer.muon import Muon, matrices
+from dgc_repro.optimizer.sgd import set_learning_rate
+
+STEPS = 5
+MUON = "optimizer=muon"
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 6, 3), nn.Flatten(), nn.Linear(6, 20, bias=False), nn.Linear(20, 4))
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        Muon(),
+        Muon(nesterov=False, scale="spectral_unclamped", weight_decay=0),
+        Muon(momentum=0, scale="match_rms_adamw", beta1=0),
+    ],
+)
+@pytest.mark.parametrize(("float32", "tolerance"), [(True, 1e-5), (False, 0.1)])
+def test_steps_are_those_of_the_algorithm(of: Muon, float32: bool, tolerance: float) -> None:
+    """``tolerance``: of the distance that a tensor has moved; a bf16 has 8 digits in each of 5 iterations.
+    Beyond it a step may round a weight, which is below 1."""
+    module = network()
+    known, before = matrices(module), [p.detach().clone() for p in module.parameters()]
+    rows = [Reference(of, p.detach().double().numpy(), p in known) for p in module.parameters()]
+    optimizer, source = of.build(module, 64), torch.Generator().manual_seed(1)
+    for step in range(STEPS):
+        set_learning_rate(optimizer, lr := of.lr / (1 + step))
+        for p, row in zip(module.parameters(), rows, strict=True):
+            p.grad = torch.randn(p.shape, generator=source)  # contiguous: kernels are not
+            row.step(p.grad.double().numpy(), lr)
+        with in_float32() if float32 else nullcontext():
+            optimizer.step()
+    for p, row, start in zip(module.parameters(), rows, before, strict=True):
+        moved = np.abs(row.weight - start.double().numpy()).max()
+        np.testing.assert_allclose(
+            p.detach().double().numpy(), row.weight, rtol=0, atol=tolerance * moved + STEPS * 2.0**-24
+        )
+
+
+def names_of_others(module: nn.Module) -> set[str]:
+    known = matrices(module)
+    return {n for n, p in module.named_parameters() if p not in known and p.ndim > 1}
+
+
+def test_embeddings_and_the_head_are_no_matrices() -> None:
+    embeddings = {"embedding.weight", "positions.weight"}  # of which the first is the head too
+    assert names_of_others(GPT(width=8, layers=1).build(20)) == embeddings
+    assert names_of_others(LSTM(width=8).build(20)) == {"embedding.weight", "decoder.weight"}
+    assert names_of_others(ResNet18(width=4).build(10)) == {"fc.weight"}
+    assert names_of_others(nn.Sequential(nn.Linear(4, 2))) == {"0.weight"}
+    factors = built(*TEXT, "model.low_rank.from_epoch=1", "model.low_rank.keep_first=0")
+    assert factors.low_rank is not None
+    thin = names_of_others(factors.low_rank.factorized(factors.module))
+    assert {name.partition(".")[0] for name in thin} == {"embedding", "decoder", "lstm"}
+
+
+SETS_MOMENTUM = ("dgc", "dgc clipped", "demo", "block momentum")
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "onebit_adam"])
+def test_it_trains_with_every_compressor_and_policy(name: str) -> None:
+    given = [one for one in SETTINGS[name] if one != "optimizer.momentum=0"]
+    without = ("optimizer.momentum=0", "optimizer.beta1=0") if name in SETS_MOMENTUM else ()
+    told = play(built(*PLAIN, *given, MUON, *without, "train.epochs=1"))
+    assert told.finished
+    assert np.isfinite(told.records[-1]["train/loss"])
+
+
+@pytest.mark.parametrize(
+    ("more", "stop_after"),
+    [
+        (("compressor=topk", *PLAIN), 3),
+        (("compressor=topk", *PLAIN, "train.local_steps=3"), 4),
+        (("compressor=uniform", "model=resnet18", "model.width=4"), 3),
+        ((*TEXT, "compressor=powersgd", "optimizer.momentum=0.95"), 3),
+    ],
+    ids=["matrices", "MuLoCo", "kernels", "text"],
+)
+def test_a_stopped_run_continues_bit_for_bit(
+    more: tuple[str, ...], stop_after: int, tmp_path: Path
+) -> None:
+    given = (*more, MUON)
+    whole = built(*given)
+    assert_continues(given, stop_after, tmp_path, whole, play(whole))
+
+
+def test_it_learns_the_digits_with_a_frozen_first_layer() -> None:
+    told = play(built(*RECIPE, MUON))
+    assert told.records[-1]["train/loss"] < told.records[0]["train/loss"]
