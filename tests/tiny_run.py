@@ -24,6 +24,7 @@ from dgc_repro.launch.rules import validate
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
+from dgc_repro.train.streaming import Streaming
 
 STEPS_PER_EPOCH = 4  # 128 images, 2 workers, batches of 16
 TINY = (
@@ -155,6 +156,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "one vector": (*UNIFORM4_EF, "exchange.unit=model"),
     "local steps": (*UNIFORM4_EF, "train.local_steps=2"),
+    "fragments": (*UNIFORM4_EF, "train.local_steps=4", "train.fragments=2", "train.delay_steps=1"),
 }
 """One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""
 
@@ -239,6 +241,9 @@ def state_of(run: Run) -> dict[str, list[Tensor]]:
         "model": run.module.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "inner": [inner.state_dict() for inner in (run.local.inner if run.local else ())],
+        "own": [run.local.state_dict(i) for i in range(len(run.workers.ranks))]
+        if isinstance(run.local, Streaming)
+        else [],
         "compressor": [run.exchange.state_dict(i) for i in range(len(run.workers.ranks))],
         "random": [run.workers.state_dict(i) for i in range(len(run.workers.ranks))],
         "epoch start": run.progress.epoch_start,

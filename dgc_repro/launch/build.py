@@ -44,6 +44,7 @@ from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run, Trained
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.stopping import TOP5, Stopping
+from dgc_repro.train.streaming import Streaming
 from dgc_repro.train.task import TOP, Prepared, Task
 
 Config = Mapping[str, Any]
@@ -108,6 +109,11 @@ def build_run(
             c.optimizer.build(module, optimizer_batch)
             for _ in range(wire.local_workers if local else 1)
         ]
+        steps: LocalSteps | None = None
+        if settings.fragments > 1:
+            steps = Streaming(parameters, inner, exchange, settings)
+        elif local:
+            steps = LocalSteps(parameters.values(), inner)
         return Trained(
             module=module,
             forward=forward,
@@ -116,7 +122,7 @@ def build_run(
             junction=junction,
             optimizer=outer_optimizer(parameters.values(), settings) if local else inner[0],
             uncompressed=uncompressed,
-            local=LocalSteps(parameters.values(), inner) if local else None,
+            local=steps,
         )
 
     slow = emulated_bf16(settings.precision, device.type)

@@ -18,6 +18,7 @@ from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import fit_together
+from dgc_repro.exchange.gradients import MODEL
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import (
     build_compressor,
@@ -41,6 +42,7 @@ from dgc_repro.policy.warmup import Warmup
 from dgc_repro.study.generalization import Nothing
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
 from dgc_repro.train.stopping import COLUMNS, PERPLEXITY, TOP5, TRAIN_CROSS_ENTROPY, Stopping
+from dgc_repro.train.streaming import layers
 
 PROCESS_BYTES = 350_000_000  # of a rank that has loaded torch and a tiny model (measured: 375 MB)
 COMMON_SIZE = 2048  # a model with no larger setting is not estimated: published ones fit
@@ -344,6 +346,17 @@ LOCAL_STEPS = (
         "first exchanges two gradients a step, and {c.local} exchanges none in most steps; use "
         "optimizer.compressed=perturbed",
     ),
+    Rule(
+        "exchange.unit",
+        lambda c: c.train.fragments > 1 and c.exchange.unit == MODEL,
+        "model joins all tensors into one, and train.fragments={c.train.fragments} exchanges some of them at "
+        "a time; use exchange.unit=layer",
+    ),
+    Rule(
+        "train.fragments",
+        lambda c: c.train.fragments > 1 and c.train.fragments > (n := _num_layers(c)) and n,
+        "at most the {found} layers of this model, got {c.train.fragments}",
+    ),
     Rule("compressor.sign", lambda c: c.demo_signs, A_SIGN + "compressor.sign=false"),
     Rule(
         "compressor",
@@ -437,6 +450,12 @@ def _largest(value: Any) -> int:
     if isinstance(value, list | tuple):
         return max(map(_largest, value), default=0)
     return value if isinstance(value, int) else 0
+
+
+def _num_layers(c: Setup) -> int:
+    """How many layers there are to make fragments of."""
+    named = unallocated(c.config).named_parameters()
+    return len(layers(name for name, parameter in named if parameter.requires_grad))
 
 
 def _refuse_few_data(c: Setup) -> None:

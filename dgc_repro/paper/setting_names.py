@@ -20,6 +20,7 @@ MAY_NAME = (
     *("exchange.unit", "exchange.overlap", "exchange.aggregation"),
     *("train.epochs", "train.batch_size", "train.accumulate", "train.local_steps"),
     *("train.outer_lr", "train.outer_momentum", "train.precision", "train.compile"),
+    *("train.fragments", "train.delay_steps", "train.mixing"),
     *("train.on_nonfinite", "train.step_time", "train.compute_ms", "train.channels_last"),
     *("train.label_smoothing", "train.resume_from", "stopping"),
     *("launch.kind", "launch.workers", "launch.device"),

@@ -4,7 +4,8 @@
 
 - ``shared.pt``: model, optimizer, policy, ledger and progress. Rank 0 writes it.
 - ``worker-<r>.pt``: the residuals, the random state and the hidden states of one worker; with local steps the
-  state of its inner optimizer. (Its weights are the shared ones: no checkpoint is written within a round.)
+  state of its inner optimizer. (Its weights are the shared ones, because no checkpoint is written within a
+  round; with ``train.fragments`` they are its own, and are saved.)
 - copies of the record (``metrics.jsonl``, ``steps.jsonl``, ``decisions.jsonl``) as it was at this step.
 - ``manifest.json``, written last: the step, the number of workers, the config hash, the size and SHA-256
   of every file, and a SHA-256 of the manifest itself.
@@ -44,11 +45,13 @@ from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
 from dgc_repro.train.run import Run, Tally
+from dgc_repro.train.streaming import Streaming
 
 KEPT = 2
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 INNER = "inner"  # the optimizer of one worker, with local steps
+OWN = "own"  # the weights of one worker, with fragments
 NO_FILE = entry_of(b"")
 
 
@@ -73,6 +76,8 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
         }
         if run.local is not None:
             state[INNER] = run.local.inner[index].state_dict()
+        if isinstance(run.local, Streaming):
+            state[OWN] = run.local.state_dict(index)
         name_of_worker = f"worker-{rank}.pt"
         files[name_of_worker] = _write(writing / name_of_worker, partial(torch.save, state))
     if is_first:
@@ -343,6 +348,8 @@ def _read(
     inner = [structure(state[INNER]["state"]) for state in old if INNER in state]
     if inner and all(one == inner[0] for one in inner):
         parts.append(INNER)
+    if all(state.get(OWN) for state in old):
+        parts.append(OWN)
     mean = {part: mean_of([state[part] for state in old]) for part in parts}
     return shared, [deepcopy(mean) for _ in run.workers.ranks]
 
@@ -477,6 +484,8 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
             run.workers.load_state_dict(index, state["random"])
         if INNER in state and run.local is not None:
             _load_state(run.local.inner[index], state[INNER])
+        if OWN in state and isinstance(run.local, Streaming):
+            run.local.load_state_dict(state[OWN], index)
         if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.exchange.ddp import Junction
 from dgc_repro.optimizer.sgd import set_learning_rate
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.task import Carried
@@ -47,7 +48,10 @@ class LocalSteps:
 
     The module holds theta between rounds. During a round it holds the weights of the worker whose turn it is
     or was last; theta and the weights of the others are kept here. So nothing is copied from step to step
-    where a process hosts one worker. ``taken``: steps of the current round, or of the last one that ended."""
+    where a process hosts one worker. ``taken``: steps of the current round, or of the last one that ended.
+    ``under_way``: whether outer gradients have been opened, and their mean has not moved theta yet."""
+
+    under_way = False
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], inner: Sequence[torch.optim.Optimizer]
@@ -74,20 +78,30 @@ class LocalSteps:
     @property
     def begins_round(self) -> bool:
         """Whether the next step is the first of a round."""
-        return not self._shared
+        return self._here is None
 
     @torch.no_grad()
     def begin_turn(self, worker: int) -> None:
-        """Put a worker's weights into the module; theta in the first step of a round."""
-        if self.begins_round:
+        """Put a worker's weights into the module; theta where it has none of its own."""
+        before = self._here
+        if worker == before:
+            return
+        if before is None:
             self._shared = self._copy()
             self._clear()
-        if worker == self._here:
-            return
-        if self._here is not None:
-            self._own[self._here] = self._copy()
+        else:
+            self._own[before] = self._copy()
+        if before is not None or worker in self._own:
             torch._foreach_copy_(self._parameters, self._own.pop(worker, self._shared))
         self._here = worker
+
+    def sends(self, step: int, ends: bool) -> bool:
+        """Whether outer gradients are opened after ``step`` steps of the run. ``ends``: the round does."""
+        return ends
+
+    def junction(self, usual: Junction, sends: bool) -> Junction:
+        """Where the next exchange takes the outer gradients, if it ``sends`` any."""
+        return usual
 
     def step(self, worker: int, learning_rate: float) -> None:
         """Move the weights in the module, this worker's, by the gradients in ``param.grad``."""
@@ -107,6 +121,14 @@ class LocalSteps:
         torch._foreach_copy_(self._parameters, self._shared)
         self._shared, self._here = [], None
         self._own.clear()
+
+    def merge(self) -> None:
+        """The outer optimizer has moved theta, which is in the module."""
+
+    def drop(self) -> None:
+        """The round is dropped, and workers begin again at theta, without a state of their optimizer."""
+        for inner in self.inner:
+            inner.state.clear()
 
     def _copy(self) -> list[Tensor]:
         return [parameter.detach().clone() for parameter in self._parameters]

@@ -133,9 +133,14 @@ class Run(Stepper):
 
     def ends_round(self, step: int) -> bool:
         """Whether an exchange follows ``step`` steps of the run, the last of this epoch: every
-        ``train.local_steps`` steps of the epoch, and at its end. All workers then hold the same weights."""
-        done = step - self.progress.epoch * self.steps_per_epoch
-        return done % self.settings.local_steps == 0 or done == self.steps_per_epoch
+        ``train.local_steps`` steps of the epoch, and at its end. The module then holds the shared weights.
+        With ``train.fragments`` a round ends ``train.delay_steps`` after a fragment was sent."""
+        settings, done = self.settings, step - self.progress.epoch * self.steps_per_epoch
+        if done == self.steps_per_epoch:
+            return True
+        if settings.fragments > 1:
+            return step % settings.steps_between_fragments == settings.delay_steps
+        return done % settings.local_steps == 0
 
     @property
     def current_lr(self) -> float:

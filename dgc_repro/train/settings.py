@@ -23,7 +23,8 @@ class TrainSettings:
     ``dataset.evaluation_columns``).
     ``local_steps``: steps that each worker takes on its own weights between two exchanges; above 1,
     ``outer_lr`` and ``outer_momentum`` are of the optimizer that moves the shared weights
-    (train/local_steps.py).
+    (train/local_steps.py). ``fragments``, ``delay_steps``, ``mixing``: of Streaming DiLoCo
+    (train/streaming.py).
     ``label_smoothing``: share of each target that is spread over all classes (Szegedy et al., 2016,
     arXiv:1512.00567, section 7); the loss that is trained and recorded has it, evaluation has not.
     ``precision``: bf16 is autocast only, parameters and gradients stay float32. ``compile``: the
@@ -38,6 +39,9 @@ class TrainSettings:
     local_steps: Count = 1
     outer_lr: Positive = 0.7
     outer_momentum: Annotated[float, within(0, below=1)] = 0.9
+    fragments: Count = 1
+    delay_steps: Annotated[int, within(0)] = 0
+    mixing: Annotated[float, within(0, below=1)] = 0.0
     precision: Annotated[str, one_of(PRECISIONS)] = "fp32"
     label_smoothing: Annotated[float, within(0, below=1)] = 0.0
     channels_last: bool = True
@@ -52,17 +56,37 @@ class TrainSettings:
     compute_ms: Positive | None = None
 
     def __post_init__(self) -> None:
-        for name in ("outer_lr", "outer_momentum"):
-            if self.local_steps == 1 and getattr(self, name) != getattr(TrainSettings, name):
-                raise ValueError(
-                    f"{name}: does nothing with train.local_steps=1, got {getattr(self, name)!r}; give "
-                    "more local steps, or leave it out"
-                )
+        for names, needed, more in (
+            (("outer_lr", "outer_momentum", "fragments"), "local_steps", "local steps"),
+            (("delay_steps", "mixing"), "fragments", "fragments"),
+        ):
+            for name in names:
+                given = getattr(self, name)
+                if getattr(self, needed) == 1 and given != getattr(TrainSettings, name):
+                    raise ValueError(
+                        f"{name}: does nothing with train.{needed}=1, got {given!r}; give more {more}, or "
+                        "leave it out"
+                    )
+        if self.local_steps % self.fragments:
+            raise ValueError(
+                f"fragments: a divisor of train.local_steps={self.local_steps}, in which each fragment is "
+                f"sent once, got {self.fragments}"
+            )
+        if self.delay_steps >= self.steps_between_fragments:
+            raise ValueError(
+                f"delay_steps: below the {self.steps_between_fragments} steps from one fragment to the next "
+                f"(train.local_steps / train.fragments), got {self.delay_steps}"
+            )
         if self.compute_ms is not None and self.step_time != MODELLED:
             raise ValueError(
                 f"compute_ms: goes with train.step_time={MODELLED}, got {self.compute_ms!r} with "
                 f"{self.step_time}"
             )
+
+    @property
+    def steps_between_fragments(self) -> int:
+        """Steps from one exchange to the next."""
+        return self.local_steps // self.fragments
 
     @property
     def step_size(self) -> int:

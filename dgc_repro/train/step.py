@@ -96,46 +96,51 @@ def local_step(
     run: Run, batches: Sequence[Batch], learning_rate: float
 ) -> tuple[bool, float, bool]:
     """Each worker moves its own weights; at the end of a round their outer gradients are exchanged and the
-    shared weights move (train/local_steps.py). Returns what `exchanged_step` does. That a worker was asked to
-    stop is known at the end of a round."""
+    shared weights move (train/local_steps.py, train/streaming.py). Returns what `exchanged_step` does. That a
+    worker was asked to stop is known at the end of a round."""
     assert run.local is not None
     local, clock, progress = run.local, run.link.clock, run.progress
     ends = run.ends_round(progress.step + 1)
-    if ends:
+    sends = local.sends(progress.step + 1, ends)
+    if sends or (ends and not local.under_way):
+        run.junction = local.junction(run.junction, sends)
         run.begin(progress.step)
     run.keep(run.module)  # the buffers as they are before the first step of a round
     if local.begins_round:
         local.carried = list(progress.carried)
-    bad: list[str | None] = []
     for index, batch in enumerate(batches):
         with clock.span("compute"), run.workers.turn_of(index):
             local.begin_turn(index)
             own_step(run, index, batch, learning_rate)
-            if ends:
+            if sends:
                 local.leave_outer_gradient()
-        if ends:
+        if sends:
             opened = run.open(index)
-            bad.append(local.bad[index] or opened)
+            local.bad[index] = local.bad[index] or opened
     local.taken += 1
     if not ends:
+        if sends and len(batches) == 1:  # simulated workers have nothing to wait for
+            run.exchange.send()
         return True, 0.0, False
 
+    if not sends:
+        run.zero_grad()  # for the means of what was sent before
     run.link.wait()
     answers = torch.stack(local.answers).sum(0).unbind()
     numbers: list[float | Tensor] = [*answers, float(local.skipped), float(run.stop_requested)]
-    happened, sums = run.settle(numbers, finite=not any(bad))
+    happened, sums = run.settle(numbers, finite=not any(local.bad))
     loss, correct, count, skipped, stop = sums
     local.end_round()
     if happened:
         with clock.span("compute"):
             run.optimizer.step()
+            local.merge()
         progress.tally.add(loss, correct, count)
         progress.tally.skipped_steps += skipped / run.link.wire.world_size
     else:
-        leave_out(run, run.exchange, bad, local.taken)
+        leave_out(run, run.exchange, local.bad, local.taken)
         progress.carried = local.carried
-        for inner in local.inner:
-            inner.state.clear()
+        local.drop()
     return happened, count, bool(stop)
 
 

@@ -54,7 +54,10 @@ def test_steps_are_those_of_the_algorithm(of: Muon, float32: bool, tolerance: fl
     for p, row, start in zip(module.parameters(), rows, before, strict=True):
         moved = np.abs(row.weight - start.double().numpy()).max()
         np.testing.assert_allclose(
-            p.detach().double().numpy(), row.weight, rtol=0, atol=tolerance * moved + STEPS * 2.0**-24
+            p.detach().double().numpy(),
+            row.weight,
+            rtol=0,
+            atol=tolerance * moved + STEPS * 2.0**-24,
         )
 
 

@@ -29,6 +29,7 @@ SKIP = "train.on_nonfinite=skip"
 POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:{},workers:{}}}"
 HALVES = (*PLAIN, "train.batch_size=8", "train.accumulate=2")
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
+SHORT = ("train.batch_size=8",)  # 8 steps an epoch
 TWO: dict[str, tuple[str, ...]] = {
     "dense": SETTINGS["dense"],
     "uniform and error feedback": UNIFORM4_EF,
@@ -45,6 +46,7 @@ TWO: dict[str, tuple[str, ...]] = {
     "gravac a step later": SETTINGS["gravac a step later"],
     "muon": ("optimizer=muon", "compressor=topk"),
     "local steps": ("train.local_steps=3", *UNIFORM4_EF),
+    "fragments": (*SETTINGS["fragments"], "train.mixing=0.5", "optimizer=muon", *SHORT),
     "local steps of adam, skipping": (
         *(
             "train.local_steps=3",
@@ -58,7 +60,7 @@ TWO: dict[str, tuple[str, ...]] = {
 }
 NOT_OVERLAPPED = (
     *("stepwise", "powersgd", "randomk", "gravac"),
-    *("local steps", "local steps of adam, skipping"),
+    *("local steps", "fragments", "local steps of adam, skipping"),
 )
 
 

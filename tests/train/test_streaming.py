@@ -1,0 +1,195 @@
+"""Streaming DiLoCo: algorithm 2 by hand, bytes, resuming, what is dropped. Real processes: test_worlds.py."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from test_local_steps import DENSE, RESNET, SAME_DATA, nesterov, sgd
+from tiny_run import PLAIN, TEXT, UNIFORM4_EF, assert_continues, built, play
+from torch import Tensor, nn
+
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.model.gpt import GPT
+from dgc_repro.model.resnet18 import ResNet18
+from dgc_repro.train import checkpoint
+from dgc_repro.train.run import Run
+from dgc_repro.train.streaming import Streaming, layers, strided
+
+EIGHT_STEPS = ("train.batch_size=8",)  # an epoch
+GAP, STEPS_PER_EPOCH, STEPS = 2, 8, 16
+STREAM = ("train.local_steps=4", "train.fragments=2", *EIGHT_STEPS)
+BODY_AND_HEAD = (0, 1), (2, 3)
+"""The two layers of odd_models.Plain, which are two fragments, as places of its parameters."""
+
+
+def algorithm_2(run: Run, delay: int, mixing: float) -> dict[int, list[Tensor]]:
+    """By hand in float64, on the batches of a run that has not begun: theta after each step that moves it."""
+    parameters = list(run.module.parameters())
+    theta = [p.detach().double() for p in parameters]
+    own = [[t.clone() for t in theta] for _ in range(2)]
+    inner = [[sgd(p, run.base_lr) for p in parameters] for _ in range(2)]
+    outer = [nesterov(0.7, 0.9) for _ in BODY_AND_HEAD]
+    module, told = deepcopy(run.module).double(), {}
+    under_way: tuple[int, list[Tensor]] | None = None
+    for t in range(1, STEPS + 1):
+        epoch, done = divmod(t - 1, STEPS_PER_EPOCH)
+        for worker in range(2):
+            ((inputs, targets),) = next(run.task.batches(epoch, 2, worker, done)).micro_batches
+            for p, w in zip(module.parameters(), own[worker], strict=True):
+                p.data.copy_(w)
+            loss = nn.functional.cross_entropy(module(inputs.double()), targets)
+            gradients = torch.autograd.grad(loss, list(module.parameters()))
+            moves = zip(inner[worker], own[worker], gradients, strict=True)
+            own[worker] = [step(w, g) for step, w, g in moves]
+        if t % GAP == 0:
+            p = (t // GAP - 1) % 2
+            delta = [theta[i] - (own[0][i] + own[1][i]) / 2 for i in BODY_AND_HEAD[p]]
+            under_way = p, delta
+        if under_way and (t % GAP == delay or t % STEPS_PER_EPOCH == 0):
+            p, delta = under_way
+            moved = outer[p]([theta[i] for i in BODY_AND_HEAD[p]], delta)
+            for i, new in zip(BODY_AND_HEAD[p], moved, strict=True):
+                theta[i] = new
+                for one in own:
+                    one[i] = mixing * one[i] + (1 - mixing) * new
+            under_way, told[t] = None, list(theta)
+    return told
+
+
+@pytest.mark.parametrize(("delay", "mixing"), [(0, 0.0), (1, 0.0), (1, 0.5), (0, 0.25)])
+def test_the_shared_weights_are_those_of_algorithm_2(delay: int, mixing: float) -> None:
+    given = (*SAME_DATA, *DENSE, *STREAM)
+    expected = algorithm_2(built(*given), delay, mixing)
+    assert list(expected) == (
+        [2, 4, 6, 8, 10, 12, 14, 16] if delay == 0 else [3, 5, 7, 8, 11, 13, 15, 16]
+    )
+    run = built(*given, f"train.delay_steps={delay}", f"train.mixing={mixing}")
+    before = [p.detach().clone() for p in run.module.parameters()]
+    for step, theta in expected.items():
+        play(run, until=step)
+        assert run.progress.step == step
+        for now, then, old in zip(run.module.parameters(), theta, before, strict=True):
+            scale = float((then - old).abs().max())
+            torch.testing.assert_close(now.detach().double(), then, rtol=0, atol=1e-4 * scale)
+
+
+def test_each_exchange_sends_one_fragment() -> None:
+    run = built(*PLAIN, *DENSE, *STREAM, "train.delay_steps=1", "train.epochs=1")
+    ledger, sent, before = run.link.ledger, [], 0
+    values = [p.numel() for p in run.module.parameters()]
+    fragments = [sum(values[i] for i in places) for places in BODY_AND_HEAD]
+    for step in range(1, STEPS_PER_EPOCH + 1):
+        play(run, until=step)
+        if ledger.payload_bytes > before:
+            sent.append((ledger.payload_bytes - before) // 4)
+            before = ledger.payload_bytes
+    assert sent == fragments * 2
+    assert ledger.calls["gradient"] == {"allreduce": 4}
+    assert ledger.floats == 2 * sum(values)
+
+
+def test_error_feedback_keeps_the_residual_of_each_fragment() -> None:
+    run = built(*PLAIN, *UNIFORM4_EF, *STREAM)
+    play(run, until=2)
+    (first, _, head, _) = (run.exchange.states[1][name]["residual"] for name in run.parameters)
+    assert first.any()
+    assert not head.any()
+    play(run, until=4)
+    assert torch.equal(run.exchange.states[1]["body.weight"]["residual"], first)
+    assert run.exchange.states[1]["head.weight"]["residual"].any()
+
+
+def test_fragments_have_every_so_many_th_layer() -> None:
+    gpt = [name for name, _ in GPT(width=8, layers=4).build(20).named_parameters()]
+    parts = strided(gpt, 3)
+    assert sorted(name for part in parts for name in part) == sorted(gpt)
+    assert [list(layers(part)) for part in parts] == [
+        ["embedding", "layers.1", "norm"],
+        ["positions", "layers.2"],
+        ["layers.0", "layers.3"],
+    ]
+    resnet = [name for name, _ in ResNet18(width=4).build(10).named_parameters()]
+    blocks = [f"layer{stage}.{block}" for stage in range(1, 5) for block in range(2)]
+    assert list(layers(resnet)) == ["conv1", "bn1", *blocks, "fc"]
+
+
+@pytest.mark.parametrize(
+    ("more", "stop_after"),
+    [
+        ((*PLAIN, "optimizer=adam", *EIGHT_STEPS), 5),
+        ((*PLAIN, "optimizer=muon", "train.mixing=0.5", *EIGHT_STEPS), 8),
+        (RESNET, 3),
+        (TEXT, 3),
+        ((*RESNET, "model.low_rank.from_epoch=1"), 4),
+    ],
+    ids=["adam", "muon", "batch norm", "carried state", "low rank"],
+)
+def test_a_stopped_run_continues_bit_for_bit(
+    more: tuple[str, ...], stop_after: int, tmp_path: Path
+) -> None:
+    fragments = ("train.local_steps=4", "train.fragments=2", "train.delay_steps=1")
+    given = (*more, "compressor=topk", *fragments)
+    whole = built(*given)
+    assert_continues(given, stop_after, tmp_path, whole, play(whole))
+    assert isinstance(whole.local, Streaming)
+    assert not whole.local.under_way
+    one, two = (whole.local.state_dict(worker) for worker in range(2))
+    assert not all(map(torch.equal, one, two))
+
+
+def test_other_workers_go_on_from_the_mean_and_a_plain_run_from_the_shared_weights(
+    tmp_path: Path,
+) -> None:
+    first = built(*PLAIN, *UNIFORM4_EF, *STREAM)
+    play(first, folder=tmp_path)
+    assert isinstance(first.local, Streaming)
+    wide = built(
+        *(*PLAIN, *UNIFORM4_EF, *STREAM, "launch.workers=4", "train.batch_size=4"),
+        *("train.reshard=mean", "train.epochs=3"),
+    )
+    assert checkpoint.load(wide, tmp_path, None) == []
+    means = [(a + b) / 2 for a, b in zip(*map(first.local.state_dict, range(2)), strict=True)]
+    assert isinstance(wide.local, Streaming)
+    for worker in range(4):
+        assert all(map(torch.equal, wide.local.state_dict(worker), means))
+    assert play(wide).finished
+    for local_steps in 1, 4:
+        plain = built(*PLAIN, *UNIFORM4_EF, f"train.local_steps={local_steps}", "train.epochs=3")
+        checkpoint.load(plain, tmp_path, None)
+        assert all(map(torch.equal, plain.module.parameters(), first.module.parameters()))
+        assert play(plain).finished
+        play(plain, folder=tmp_path / str(local_steps))
+        again = built(*PLAIN, *UNIFORM4_EF, *STREAM, "train.epochs=4")
+        checkpoint.load(again, tmp_path / str(local_steps), None)
+        assert play(again).finished
+
+
+def test_a_fragment_that_is_not_finite_drops_the_weights_of_all_workers() -> None:
+    run = built(*PLAIN, *UNIFORM4_EF, *STREAM, "train.delay_steps=1", "train.on_nonfinite=skip")
+    play(run, until=3)
+
+    def shared() -> list[Tensor]:
+        own = [run.exchange.states, run.optimizer.state_dict(), run.module.state_dict()]
+        return [t.clone() for t in tensors_of(own)]
+
+    before, step = shared(), run.local.step
+
+    def overflows(worker: int, learning_rate: float) -> None:
+        step(worker, learning_rate)
+        if worker == 1 and run.progress.step == 3:
+            run.module.head.weight.data.fill_(math.inf)
+
+    run.local.step = overflows  # type: ignore[method-assign]
+    play(run, until=5)
+    assert run.progress.step == 5
+    assert all(map(torch.equal, before, shared()))
+    assert not any(run.local.state_dict(worker) for worker in range(2))
+    assert not any(inner.state_dict()["state"] for inner in run.local.inner)
+    assert run.progress.tally.skipped_steps == 2
+    told = play(run)
+    assert told.finished
+    assert math.isfinite(told.records[-1]["train/loss"])
