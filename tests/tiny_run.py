@@ -156,7 +156,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "one vector": (*UNIFORM4_EF, "exchange.unit=model"),
     "local steps": (*UNIFORM4_EF, "train.local_steps=2"),
-    "fragments": (*UNIFORM4_EF, "train.local_steps=4", "train.fragments=2", "train.delay_steps=1"),
+    "fragments": (*UNIFORM4_EF, "train.local_steps=2", "train.fragments=2", "train.mixing=0.5"),
 }
 """One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""
 

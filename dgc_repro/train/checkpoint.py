@@ -69,7 +69,7 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
     link.barrier("of a checkpoint")
     files: dict[str, Entry] = {}
     for index, rank in enumerate(run.workers.ranks):
-        state = {
+        state: dict[str, Any] = {
             "exchange": run.exchange.state_dict(index),
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],

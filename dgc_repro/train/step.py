@@ -119,7 +119,7 @@ def local_step(
             local.bad[index] = local.bad[index] or opened
     local.taken += 1
     if not ends:
-        if sends and len(batches) == 1:  # simulated workers have nothing to wait for
+        if sends and run.link.wire.local_workers == 1:  # others have nothing to wait for
             run.exchange.send()
         return True, 0.0, False
 

@@ -62,6 +62,9 @@ class Idle(Junction):
     overlaps = False
     missing: frozenset[str] = frozenset()
 
+    def open(self, worker: int) -> str | None:
+        return None
+
     def serve(self) -> None:
         """Nothing was opened."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +17,7 @@ from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.train import checkpoint
+from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
 from dgc_repro.train.streaming import Streaming, layers, strided
 
@@ -90,6 +92,20 @@ def test_each_exchange_sends_one_fragment() -> None:
     assert sent == fragments * 2
     assert ledger.calls["gradient"] == {"allreduce": 4}
     assert ledger.floats == 2 * sum(values)
+
+
+@pytest.mark.parametrize(
+    ("workers", "sent_after"), [(1, [2, 4, 6, 8]), (2, [3, 5, 7, 8])], ids=["alone", "simulated"]
+)
+def test_a_process_with_one_worker_sends_at_once(workers: int, sent_after: list[int]) -> None:
+    """Real processes host one worker each. The mean arrives after the delay all the same."""
+    alone = (f"launch.workers={workers}", f"train.batch_size={16 // workers}")
+    run = built(*PLAIN, *UNIFORM4_EF, *STREAM, *alone, "train.delay_steps=1", "train.epochs=1")
+    told = [0]
+    train(run, lambda _: told.append(run.link.ledger.payload_bytes), lambda _: None, lambda: None)
+    steps = enumerate(itertools.pairwise(told), 1)
+    assert [step for step, (old, new) in steps if new > old] == sent_after
+    assert run.exchange.step == 5  # the first round ends after step 1, when nothing is under way
 
 
 def test_error_feedback_keeps_the_residual_of_each_fragment() -> None:

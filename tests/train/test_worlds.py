@@ -29,7 +29,6 @@ SKIP = "train.on_nonfinite=skip"
 POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:{},workers:{}}}"
 HALVES = (*PLAIN, "train.batch_size=8", "train.accumulate=2")
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
-SHORT = ("train.batch_size=8",)  # 8 steps an epoch
 TWO: dict[str, tuple[str, ...]] = {
     "dense": SETTINGS["dense"],
     "uniform and error feedback": UNIFORM4_EF,
@@ -46,7 +45,10 @@ TWO: dict[str, tuple[str, ...]] = {
     "gravac a step later": SETTINGS["gravac a step later"],
     "muon": ("optimizer=muon", "compressor=topk"),
     "local steps": ("train.local_steps=3", *UNIFORM4_EF),
-    "fragments": (*SETTINGS["fragments"], "train.mixing=0.5", "optimizer=muon", *SHORT),
+    "fragments": (
+        *(*UNIFORM4_EF, "optimizer=muon", "train.batch_size=8", "train.local_steps=4"),
+        *("train.fragments=2", "train.delay_steps=1", "train.mixing=0.5"),
+    ),
     "local steps of adam, skipping": (
         *(
             "train.local_steps=3",
