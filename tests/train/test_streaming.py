@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_local_steps import DENSE, RESNET, SAME_DATA, nesterov, sgd
-from tiny_run import PLAIN, TEXT, UNIFORM4_EF, assert_continues, built, play
+from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built, play
 from torch import Tensor, nn
 
 from dgc_repro.exchange.gradients import tensors_of
@@ -92,6 +92,23 @@ def test_each_exchange_sends_one_fragment() -> None:
     assert sent == fragments * 2
     assert ledger.calls["gradient"] == {"allreduce": 4}
     assert ledger.floats == 2 * sum(values)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dense", "uniform nearest", "topk", "sparseloco", "powersgd", "ef_signsgd", "qsgd"),
+        *("natural", "loco", "shards"),
+    ],
+)
+def test_all_fragments_together_send_what_a_round_of_diloco_sends(name: str) -> None:
+    given = (*PLAIN, *SETTINGS[name], "train.local_steps=4", "train.epochs=1")
+    whole, parts = built(*given), built(*given, "train.fragments=2")
+    assert play(whole).finished
+    assert play(parts).finished
+    assert parts.link.ledger.floats == whole.link.ledger.floats
+    filling = parts.link.ledger.payload_bytes - whole.link.ledger.payload_bytes
+    assert 0 <= filling <= 8 * 2  # a part of a message begins at a multiple of 8 bytes
 
 
 @pytest.mark.parametrize(
