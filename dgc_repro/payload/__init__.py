@@ -17,6 +17,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Chunked`             entries of each chunk of a tensor, with short places and coded values
 `Cosines`             coefficients of the cosine transform of each chunk, with short places
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
+`Rotated`             codes of the entries of blocks that a key rotates, and a scale a block
 ====================  ======================================================================
 """
 
@@ -31,6 +32,7 @@ from dgc_repro.payload.interface import (
 )
 from dgc_repro.payload.keyed import Keyed, KeyedLayout, keyed_layout
 from dgc_repro.payload.own import Halves, LowRank, Parted, Wholes
+from dgc_repro.payload.rotated import Rotated
 from dgc_repro.payload.sparse import Sparse
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "Parted",
     "Payload",
     "Powers",
+    "Rotated",
     "Signs",
     "Sparse",
     "Wholes",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.ladder import Ladder
@@ -102,6 +103,7 @@ SETTINGS: tuple[Setting, ...] = (
             ("terngrad", TernGrad(), _UNBIASED),
             ("qsgd-max", _MAX, _UNBIASED),
             ("natural", Natural(), _UNBIASED),
+            ("eden", EDEN(4, 256), _SCATTERED | {"contraction": "of the norm: test_eden.py"}),
             ("ef_signsgd", EFSignSGD(), _IN_THE_NORM),
             ("topk", TopK(0.1), _SCATTERED),
             ("threshold", Threshold(0.01), _SCATTERED),
@@ -113,6 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
             ("8-2048", _EIGHT),
             ("2-None", Uniform(2)),
             ("qsgd-max", _MAX),
+            ("eden", EDEN(1, 256, "least_error")),
             ("ef_signsgd", EFSignSGD()),
         )
     ),

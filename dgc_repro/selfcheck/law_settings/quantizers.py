@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
@@ -21,7 +22,7 @@ from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.policy.interface import Plan
-from dgc_repro.selfcheck.law_settings.base import FED_BACK, Asked, Setting, asks
+from dgc_repro.selfcheck.law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 from dgc_repro.selfcheck.law_settings.uniform import packed
 
 
@@ -52,6 +53,16 @@ def _(leaf: Natural, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
 
 
 @asks.register
+def _(leaf: EDEN, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    """The last block is filled up to a power of two, 32 at least."""
+    n, block = tensor.numel(), leaf.block
+    entries = n - n % block + (max(32, 2 ** math.ceil(math.log2(n % block))) if n % block else 0)
+    key = () if leaf.shared else ((min(n, 1), 4),)
+    parts = ((math.ceil(n / block), 4), (entries * leaf.bits // 8, 1))
+    return (Asked("gather", (*key, *parts)),)
+
+
+@asks.register
 def _(leaf: OneBit, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     n = tensor.numel()
     columns = math.prod(tensor.shape[1:]) if n else 0
@@ -72,6 +83,7 @@ def _(leaf: EFSignSGD, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
 _LOST = {"conservation": "keeps no residual: what is rounded away is lost"}
 _RANDOM = {**_LOST, "contraction": "unbiased instead: test_unbiased.py"}
 _SIGNS = {**_LOST, "contraction": "contracts in the norm, not value by value: its own test says so"}
+_IN_THE_NORM_ON_AVERAGE = {**_LOST, "contraction": "of the norm, on average: test_eden.py"}
 _VOTE = {
     "averaging": "majority vote: the answer is the sign of the sum of signs, not their average",
     "conservation": "what is sent is a sign, in no unit of the gradient",
@@ -93,12 +105,25 @@ def _brain(setting: Setting) -> Setting:
     return replace(setting, eps=2.0**-8, smallest=2.0**-133)
 
 
+def _rotated(name: str, compressor: Compressor, excuses: dict[str, str]) -> Setting:
+    """Sums of a block are rounded in each of 12 stages of a transform, there and back."""
+    return Setting(name, compressor, excuses=excuses, cancelled=64 * EPS)
+
+
+def _eden_name(one: EDEN) -> str:
+    return f"eden-{one.bits}-{one.block}-{one.scale}-{one.rotations}{'-shared' * one.shared}"
+
+
 def _fed_back(name: str, compressor: Compressor) -> Setting:
     return Setting(f"ef-{name}", ErrorFeedback(compressor), excuses=FED_BACK)
 
 
 _QSGD = (
     QSGD(1, None), QSGD(1, 64, "max"), QSGD(3, 7), QSGD(127), QSGD(32767, None, "max"), QSGD(16, 33),
+)  # fmt: skip
+_EDEN = (
+    EDEN(1), EDEN(2, 64, rotations=2), EDEN(3, 32, "least_error"), EDEN(4, 1024), EDEN(3, shared=True),
+    EDEN(1, 256, rotations=2, shared=True),
 )  # fmt: skip
 _TERNARY = (TernGrad(), TernGrad(None), TernGrad(shared_scale=True), TernGrad(None, True))
 
@@ -110,6 +135,8 @@ SETTINGS: tuple[Setting, ...] = (
     *(Setting(f"qsgd-{one.levels}-{one.bucket}-{one.norm}", one, excuses=_RANDOM) for one in _QSGD),
     _fed_back("qsgd-max", QSGD(7, 512, "max")),
     _fed_back("qsgd-two", QSGD(127)),
+    *(_rotated(_eden_name(one), one, _IN_THE_NORM_ON_AVERAGE) for one in _EDEN),
+    *(_rotated(f"ef-{_eden_name(one)}", ErrorFeedback(one), FED_BACK) for one in _EDEN),
     Setting("natural", Natural(), excuses=_NATURAL),
     _fed_back("natural", Natural()),
     *(Setting(f"terngrad-{one.clip}-{one.shared_scale}", one, excuses=_RANDOM) for one in _TERNARY),

@@ -1,0 +1,156 @@
+"""EDEN and DRIVE: blocks are rotated at random, and their entries quantized to 1 to 4 bits.
+
+Paper: Vargaftik et al., "EDEN: communication-efficient and robust distributed mean estimation for federated
+learning", ICML 2022 (arXiv:2108.08842), algorithm 1, with the Hadamard rotation; of one bit, Vargaftik et al.,
+"DRIVE: one-bit distributed mean estimation", NeurIPS 2021 (arXiv:2105.08339), algorithm 1. Rotation, levels
+and scale were checked against the authors' code (amitport/EDEN-Distributed-Mean-Estimation).
+Asks: `Gather` of a 32-bit key (not where it is ``shared``), one float32 scale a block and b bits an entry:
+4 + 4 ceil(n / block) + D b / 8 bytes, D = n with the last block filled up to a power of two (at least 32).
+Differs: the authors rotate a whole model filled up to a power of two; here blocks of ``block`` values have a
+rotation and a scale of their own, so that at most one block a tensor is filled up. The authors' fractional
+bits and entropy coding are left out. A key is drawn for each tensor, worker and step. A block whose largest
+magnitude is below float32's normal range is sent as 0, and a value that float32 cannot hold as the largest
+that it can.
+
+    R = H D x, H the orthonormal Hadamard matrix, D random signs
+    Q = the level next to sqrt(d) R_i / ||x||, for each entry;  sent: the numbers of Q, and s
+    decoded = s (H D)^-1 Q
+    unbiased:    s = ||x||^2 / <R, Q>      least_error: s = <R, Q> / ||Q||^2
+
+Levels are Lloyd's and Max's of a standard normal variable. With one bit Q is the sign, and least_error is
+DRIVE's ||R||_1 / d.
+
+Expected ||C(x) - x||^2 / ||x||^2 of a large block, from E Q^2 of a standard normal variable:
+
+    ============  ======  ======  ======  ======
+    bits               1       2       3       4
+    unbiased      0.5708  0.1331  0.0358  0.0096      1 / E Q^2 - 1, with one bit pi / 2 - 1
+    least_error   0.3634  0.1175  0.0345  0.0095      1 - E Q^2, with one bit 1 - 2 / pi
+    ============  ======  ======  ======  ======
+
+The papers prove E[C(x)] = x for a uniformly random rotation. A Hadamard rotation is not one: the projection
+on x is right in every draw, but values beside one that dominates their block are lost (x = e_1 + small: all
+entries of R have the sign of their entry in H D e_1, whatever else x holds). ``rotations=2`` rotates twice and
+takes this bias away (tests/compressor/test_eden.py).
+
+With ``shared`` all workers rotate alike: their sum is rotated back once, but the errors of workers with alike
+gradients do not average out. For error feedback take least_error, whose loss is below ||x||^2 for every x;
+what unbiased loses of one bit is all of ||x||^2 where two equal values are the only ones of a block.
+
+Letters: n = values, b = bits, d = values of a block.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from dgc_repro.checked import checked, one_of, within
+from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.interface import Context
+from dgc_repro.kernel import native, rotate
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
+from dgc_repro.kernel.rotate import RotatedLayout
+from dgc_repro.payload import Rotated
+from dgc_repro.payload.rotated import pack
+
+LEVELS = {
+    1: (1.0,),  # in place of sqrt(2 / pi): the scale takes back any factor of all levels
+    2: (0.4527800346, 1.5104176085),
+    3: (0.2450941789, 0.7560052812, 1.3439092785, 2.1519457045),
+    4: (
+        *(0.1283950299, 0.3880482995, 0.6567591185, 0.9423404565),
+        *(1.2562311973, 1.6180463860, 2.0690172265, 2.7325895710),
+    ),
+}
+"""The positive levels of each number of bits (Max, "Quantizing for minimum distortion", 1960, table I)."""
+UNBIASED, LEAST_ERROR = "unbiased", "least_error"
+LONGEST = 1 << 20
+_SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+
+
+@checked
+class EDEN(Quantizer):
+    """``bits``: 1 (DRIVE) to 4. ``block``: values that are rotated together, a power of two. ``scale``:
+    unbiased, or least_error. ``rotations``: 2 where single values dominate their block. ``shared``: all
+    workers rotate alike."""
+
+    bits: Annotated[int, within(1, 4)] = 4
+    block: Annotated[int, within(rotate.SHORTEST, LONGEST), "a power of two"] = 4096
+    scale: Annotated[str, one_of((UNBIASED, LEAST_ERROR))] = UNBIASED
+    rotations: Annotated[int, within(1, 3)] = 1
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.block & (self.block - 1):
+            raise ValueError(f"block: a power of two, got {self.block}")
+
+    def encode_batch(self, batch: Batch, context: Context) -> Rotated:
+        """Rotate, quantize and pack."""
+        layout, device = _layout(batch.sizes, self.block, self.bits, not self.shared), batch.device
+        keys = torch.from_numpy(context.keys(batch.names, shared=self.shared)).to(device)
+        payload = Rotated(
+            batch.names,
+            layout,
+            context.scratch("rotated", layout.size, torch.uint8, device),
+            levels(self.bits, device),
+            keys,
+            self.rotations,
+            context.scratch("blocks", layout.work_size, torch.float32, device),
+        )
+        payload.write_keys()
+        rotate.copy_in(batch, payload.work, layout)
+        finite = True
+        for d, _, rows in layout.matrices(payload.work):
+            tensor, first = rotate.places(layout, d, device)
+            packed, scales = self._quantized(rows, keys[tensor], first)
+            payload.write(d, packed, scales)
+            finite = finite and batch.native and native.all_finite(scales)
+        if finite and batch.native:  # a block with a value that is not finite has such a scale
+            batch.found_finite()
+        return payload
+
+    def _quantized(self, rows: Tensor, keys: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Packed codes and scales of blocks: u8[rows, d b / 8], f32[rows]. rows: f32[rows, d], overwritten."""
+        found, table, d = [], levels(self.bits, rows.device), rows.shape[1]
+        edges = (table[1:] + table[:-1]) / 2
+        step = max(1, _AT_A_TIME // d)
+        for x, key, start in zip(rows.split(step), keys.split(step), first.split(step), strict=True):
+            peak = x.abs().amax(1, keepdim=True)
+            x.div_(peak.masked_fill(peak < _SMALLEST_NORMAL, torch.inf))
+            squares = _sum(x.double().square_())
+            rotate.rotate(x, key, start, self.rotations)  # x = d^(rotations / 2) R
+            ratio = d ** ((1 - self.rotations) / 2) / squares.sqrt()
+            code = rotate.nearest_levels(x, ratio.float(), edges)
+            q = table[code]
+            product = _sum(x.double().mul_(q))
+            if self.scale == UNBIASED:
+                scale = squares / product
+            else:
+                scale = product / (_sum(q.double().square_()) * float(d**self.rotations))
+            scale = torch.where(squares == 0, squares, scale * peak[:, 0])
+            found.append((pack(code, self.bits), scale.float()))
+        packed, scales = zip(*found, strict=True)
+        return torch.cat(packed), torch.cat(scales)
+
+
+def _sum(rows: Tensor) -> Tensor:
+    """The sum of each row, by halves: the same order everywhere. rows: f64[rows, d], overwritten -> f64[rows]"""
+    while (d := rows.shape[1]) > 1:
+        rows = rows[:, : d // 2].add_(rows[:, d // 2 :])
+    return rows[:, 0].clone()
+
+
+_AT_A_TIME = 1 << 18  # values whose float64 copies stay in a processor's cache
+_layout = lru_cache(maxsize=64)(RotatedLayout)
+
+
+@cached(maxsize=16)
+def levels(bits: int, device: torch.device) -> Tensor:
+    """All levels, ascending: f32[2^bits]."""
+    upper = LEVELS[bits]
+    return torch.tensor([*(-level for level in reversed(upper)), *upper], device=device)
