@@ -141,8 +141,8 @@ def places(layout: RotatedLayout, d: int, device: torch.device) -> tuple[Tensor,
 
 
 def rotate(rows: Tensor, keys: Tensor, first: Tensor, times: int) -> None:
-    """Rotate each row, without the factor d^(-times / 2). rows: f32[rows, d]; keys: i32[rows]; first: i32[rows],
-    the number of a row's first hash."""
+    """Rotate each row, without the factor d^(-times / 2). rows: f32[rows, d]; keys: i32[rows]; first:
+    i32[rows], the number of a row's first hash."""
     for turn in range(times):
         _flip(rows, keys, first, turn)
         hadamard(rows)
@@ -181,11 +181,11 @@ def hadamard(rows: Tensor) -> None:
 
 
 def nearest_levels(rows: Tensor, ratios: Tensor, edges: Tensor) -> Tensor:
-    """How many edges lie below each value times its row's ratio: i32[rows, d]. rows: f32[rows, d], contiguous;
-    ratios: f32[rows]; edges: f32, ascending."""
+    """How many edges lie below each value times its row's ratio (none below a NaN): i32[rows, d].
+    rows: f32[rows, d], contiguous; ratios: f32[rows]; edges: f32, ascending."""
     if not native.usable(rows):
-        found = torch.bucketize(rows * ratios[:, None], edges, out_int32=True)
-        return found.masked_fill_(rows.isnan(), 0)
+        y = rows * ratios[:, None]
+        return torch.bucketize(y, edges, out_int32=True).masked_fill_(y.isnan(), 0)
     found = torch.empty(rows.shape, dtype=torch.int32)
     _nearest_levels(
         rows.data_ptr(), *rows.shape, ratios.data_ptr(), edges.data_ptr(), edges.numel(), found.data_ptr()

@@ -26,6 +26,7 @@ from numeric import (
 from torch import Tensor
 
 from dgc_repro import (
+    EDEN,
     QSGD,
     EFSignSGD,
     Natural,
@@ -51,6 +52,7 @@ CODED = [
         (1, None, "two"), (1, 64, "max"), (3, 512, "two"), (4, None, "max"), (16, 64, "two"),
         (127, 64, "max"), (127, 512, "two"), (5000, None, "two"), (5000, 512, "max"))),
     TernGrad(), TernGrad(None),
+    EDEN(1, 64), EDEN(2), EDEN(3, 256, "least_error", 2), EDEN(4, 1024),
 ]  # fmt: skip
 SIGNED = [Natural(), OneBit(), SignSGD(), EFSignSGD()]
 FEW = [Uniform(4), Uniform(6, "stochastic", 512), *CODED[::4], *SIGNED]
@@ -104,7 +106,7 @@ def test_c_and_tensors_encode_alike(method: Any) -> None:
                 check_alike(method, x.view(shape))
 
 
-@pytest.mark.parametrize("method", [*UNIFORM[::4], *SIGNED], ids=str)
+@pytest.mark.parametrize("method", [*UNIFORM[::4], *SIGNED, EDEN(3, 64)], ids=str)
 def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
     method: Any,
 ) -> None:
@@ -157,7 +159,8 @@ def test_a_batch_has_the_bits_of_its_tensors_for_any_number_of_threads(method: A
     ("method", "rows"),
     # The rows in which a broken value may break others: buckets, blocks, or the tensor.
     [(Uniform(8), 200), (Uniform(8, block=50), 50), (QSGD(7, None), 200), (QSGD(7, 50), 50),
-     (TernGrad(), 200), (TernGrad(None), 200), (Natural(), 1), (EFSignSGD(), 200), (OneBit(), 200)],
+     (TernGrad(), 200), (TernGrad(None), 200), (EDEN(2, 32), 32), (EDEN(1, shared=True), 200),
+     (Natural(), 1), (EFSignSGD(), 200), (OneBit(), 200)],
     ids=str,
 )  # fmt: skip
 def test_what_is_not_finite_is_not_hidden_and_stays_in_its_row(method: Any, rows: int) -> None:
@@ -173,7 +176,7 @@ def test_what_is_not_finite_is_not_hidden_and_stays_in_its_row(method: Any, rows
 
 @pytest.mark.parametrize(
     "method",
-    [Uniform(4, "stochastic"), QSGD(7), TernGrad(), Natural(), RandomK(0.1, shared=False),
+    [Uniform(4, "stochastic"), QSGD(7), TernGrad(), EDEN(1), Natural(), RandomK(0.1, shared=False),
      Threshold(0.01)],
     ids=str,
 )  # fmt: skip

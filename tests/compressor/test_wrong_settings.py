@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dgc_repro import (
+    EDEN,
     QSGD,
     BlockMomentum,
     ClipLocal,
@@ -85,6 +86,13 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((Uniform, {"block": value}, f"block: a whole number from 1, or null, got {value!r}")
       for value in (0, -4, True, "512")),
     (Uniform, {"rounding": "nearst"}, "rounding: one of nearest, toward_zero, stochastic, got 'nearst'"),
+    *((EDEN, {"bits": value}, f"bits: a whole number from 1 to 4, got {value}") for value in (0, 5, 2.0)),
+    *((EDEN, {"block": value}, f"block: a whole number from 32 to 1048576, got {value}; a power of two")
+      for value in (16, 2**21, None)),
+    (EDEN, {"block": 96}, "block: a power of two, got 96"),
+    (EDEN, {"scale": "biased"}, "scale: one of unbiased, least_error, got 'biased'"),
+    *((EDEN, {"rotations": value}, f"rotations: a whole number from 1 to 3, got {value}")
+      for value in (0, 4)),
     *((QSGD, {"levels": value}, f"levels: a whole number from 1 to 32767, got {value}")
       for value in (0, 32768, 7.0, True)),
     *((QSGD, {"bucket": value}, f"bucket: a whole number from 1, or null, got {value!r}")

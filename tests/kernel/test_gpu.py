@@ -26,6 +26,7 @@ from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
@@ -336,6 +337,7 @@ LADDER = Ladder((Dense(), TopK(0.1), TopK(0.01)))
         *(
             (method, Plan(0))
             for bare in (
+                *(EDEN(), EDEN(1, shared=True)),
                 *(BF16(), EFSignSGD(), FP16(), Natural(), OneBit(), PowerSGD(), QSGD(7), SignSGD()),
                 *(
                     RandomK(0.01),

@@ -44,7 +44,18 @@ LIKE_TOPK = (
         "sidco",
         "magnitude",
     ),
-    *("fp16", "bf16", "qsgd", "natural", "eden", "drive", "terngrad", "onebit", "signsgd", "ef_signsgd"),
+    *(
+        "fp16",
+        "bf16",
+        "qsgd",
+        "natural",
+        "eden",
+        "drive",
+        "terngrad",
+        "onebit",
+        "signsgd",
+        "ef_signsgd",
+    ),
     *("randomk", "randomk apart"),
 )
 """They keep a residual at most, or what another setting keeps; tests/compressor/test_laws.py resumes all."""

@@ -105,13 +105,12 @@ def _brain(setting: Setting) -> Setting:
     return replace(setting, eps=2.0**-8, smallest=2.0**-133)
 
 
-def _rotated(name: str, compressor: Compressor, excuses: dict[str, str]) -> Setting:
-    """Sums of a block are rounded in each of 12 stages of a transform, there and back."""
-    return Setting(name, compressor, excuses=excuses, cancelled=64 * EPS)
-
-
-def _eden_name(one: EDEN) -> str:
-    return f"eden-{one.bits}-{one.block}-{one.scale}-{one.rotations}{'-shared' * one.shared}"
+def _rotated(one: EDEN, compressor: Compressor, excuses: dict[str, str]) -> Setting:
+    """Where workers share a rotation it is their sum that is rotated back: it is rounded in each of 12 stages
+    of a transform."""
+    name = f"eden-{one.bits}-{one.block}-{one.scale}-{one.rotations}{'-together' * one.shared}"
+    name = name if compressor is one else f"ef-{name}"
+    return Setting(name, compressor, excuses=excuses, cancelled=64 * EPS * one.shared)
 
 
 def _fed_back(name: str, compressor: Compressor) -> Setting:
@@ -135,8 +134,8 @@ SETTINGS: tuple[Setting, ...] = (
     *(Setting(f"qsgd-{one.levels}-{one.bucket}-{one.norm}", one, excuses=_RANDOM) for one in _QSGD),
     _fed_back("qsgd-max", QSGD(7, 512, "max")),
     _fed_back("qsgd-two", QSGD(127)),
-    *(_rotated(_eden_name(one), one, _IN_THE_NORM_ON_AVERAGE) for one in _EDEN),
-    *(_rotated(f"ef-{_eden_name(one)}", ErrorFeedback(one), FED_BACK) for one in _EDEN),
+    *(_rotated(one, one, _IN_THE_NORM_ON_AVERAGE) for one in _EDEN),
+    *(_rotated(one, ErrorFeedback(one), FED_BACK) for one in _EDEN),
     Setting("natural", Natural(), excuses=_NATURAL),
     _fed_back("natural", Natural()),
     *(Setting(f"terngrad-{one.clip}-{one.shared_scale}", one, excuses=_RANDOM) for one in _TERNARY),

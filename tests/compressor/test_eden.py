@@ -1,0 +1,306 @@
+"""EDEN and DRIVE against the papers' algorithms in numpy, their errors, and the bias of their rotation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from laws import played
+from numeric import (
+    EPS,
+    Array,
+    both_kernels,
+    context,
+    dense,
+    encoded,
+    finite_kinds,
+    gaussian,
+    hashed_bits,
+    heavy_tailed,
+)
+from scipy.linalg import hadamard
+from scipy.stats import norm
+from torch import Tensor
+
+from dgc_repro import EDEN, QSGD, ErrorFeedback
+from dgc_repro.compressor.eden import LEVELS
+from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.kernel import rotate
+from dgc_repro.payload import Gathered, num_bytes
+from dgc_repro.payload.rotated import unpack
+
+SETTINGS = (
+    EDEN(1, 1024), EDEN(2, 64), EDEN(3, 1024, "least_error"), EDEN(4, 32, rotations=2),
+    EDEN(1, 256, "least_error", 3), EDEN(4, 1024, shared=True),
+)  # fmt: skip
+EXPECTED = {1: (0.5708, 0.3634), 2: (0.1331, 0.1175), 3: (0.0358, 0.0345), 4: (0.0096, 0.0095)}
+"""||C(x) - x||^2 / ||x||^2 of unbiased and least_error, as in the docstring."""
+
+
+def lloyd_max(bits: int) -> Array:
+    """The levels of least squared error of a standard normal variable: each is the mean of what lies next to
+    it."""
+    levels = np.linspace(-2, 2, 2**bits)
+    for _ in range(5000):
+        edges = np.concatenate([[-np.inf], (levels[1:] + levels[:-1]) / 2, [np.inf]])
+        levels = -np.diff(norm.pdf(edges)) / np.diff(norm.cdf(edges))
+    return levels
+
+
+def signs(key: int, start: int, d: int, turn: int) -> Array:
+    """The random signs of the values of a block that begins at ``start``: bit 31 - p of hash w is of value
+    32 w + p. The number of a rotation is mixed into that of the hash."""
+    place = np.arange(start, start + d)
+    bits = hashed_bits((place // 32) ^ (turn << 28), key)
+    return 1.0 - 2.0 * ((bits >> (31 - place % 32).astype(np.uint32)) & 1)
+
+
+def rotated(x: Array, key: int, start: int, times: int) -> Array:
+    """The orthonormal H D of each turn, one after another."""
+    for turn in range(times):
+        x = hadamard(len(x)) / math.sqrt(len(x)) @ (signs(key, start, len(x), turn) * x)
+    return x
+
+
+def rotated_back(x: Array, key: int, start: int, times: int) -> Array:
+    for turn in reversed(range(times)):
+        x = signs(key, start, len(x), turn) * (hadamard(len(x)) / math.sqrt(len(x)) @ x)
+    return x
+
+
+def reference(x: Array, method: EDEN, key: int) -> tuple[Array, Array]:
+    """Block by block: the decoded values, and how far the nearest entry of the block is from the edge between
+    two levels, in units of the normal variable."""
+    levels = lloyd_max(method.bits)
+    edges = (levels[1:] + levels[:-1]) / 2
+    sent, near = np.zeros(len(x)), np.zeros(len(x))
+    for start in range(0, len(x), method.block):
+        own = x[start : start + method.block]
+        d = max(32, 2 ** math.ceil(math.log2(len(own))))
+        filled = np.concatenate([own, np.zeros(d - len(own))])
+        entries = rotated(filled, key, start, method.rotations)
+        y = math.sqrt(d) * entries / np.linalg.norm(filled)
+        q = levels[np.searchsorted(edges, y)]
+        unbiased = filled @ filled / (entries @ q)
+        scale = unbiased if method.scale == "unbiased" else entries @ q / (q @ q)
+        here = np.s_[start : start + len(own)]
+        sent[here] = scale * rotated_back(q, key, start, method.rotations)[: len(own)]
+        near[here] = np.abs(y[:, None] - edges).min()
+    return sent, near
+
+
+@both_kernels
+@pytest.mark.parametrize("method", SETTINGS, ids=str)
+def test_values_equal_the_float64_reference_where_no_entry_is_on_an_edge(method: EDEN) -> None:
+    """An entry is a sum of d values, rounded in log2 d stages for each rotation: 12 stages and 3 rotations of
+    2^-24 of the norm, there and back. Blocks with an entry so close to an edge are left out."""
+    x = heavy_tailed(9001, 3, spread=1.0)
+    key = context().key(shared=method.shared)
+    expected, near = reference(x.double().numpy(), method, key)
+    found = dense(encoded(method, x)).double().numpy()
+    within = 2 * 12 * method.rotations * EPS
+    clear = near > 8 * within
+    assert clear.mean() > 0.5
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(found[clear], expected[clear], rtol=0, atol=8 * within * largest)
+
+
+@pytest.mark.parametrize("bits", LEVELS)
+def test_levels_are_those_of_lloyd_and_max(bits: int) -> None:
+    upper = lloyd_max(bits)[2 ** (bits - 1) :]
+    own = np.array(LEVELS[bits])
+    np.testing.assert_allclose(own / own[0], upper / upper[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("bits", EXPECTED)
+@pytest.mark.parametrize("rotations", [1, 2])
+def test_the_error_is_what_the_docstring_expects(bits: int, rotations: int) -> None:
+    """Over 64 blocks of 4096 values the mean error scatters by a percent."""
+    levels = lloyd_max(bits)
+    edges = np.concatenate([[-np.inf], (levels[1:] + levels[:-1]) / 2, [np.inf]])
+    energy = float((np.diff(norm.cdf(edges)) * levels**2).sum())
+    assert EXPECTED[bits] == pytest.approx((1 / energy - 1, 1 - energy), abs=5e-5)
+    if bits == 1:
+        assert energy == pytest.approx(2 / math.pi)
+    x = heavy_tailed(64 * 4096, 5, spread=0.5)
+    for scale, expected in zip(("unbiased", "least_error"), EXPECTED[bits], strict=True):
+        assert error(EDEN(bits, scale=scale, rotations=rotations), x) == pytest.approx(
+            expected, rel=0.02
+        )
+
+
+def error(method: EDEN | QSGD, x: Tensor) -> float:
+    """||C(x) - x||^2 / ||x||^2."""
+    sent = dense(encoded(method, x)).double()
+    return float((sent - x.double()).square().sum() / x.double().square().sum())
+
+
+def test_of_equal_bytes_it_errs_less_than_qsgd() -> None:
+    """4 bits and 2 bits an entry; QSGD with a norm for each 512 values sends 16 bytes a block more. What its
+    largest values cost QSGD a rotation spreads over all."""
+    for spread in (0.5, 2.0):
+        x = heavy_tailed(64 * 4096, 9, spread)
+        for bits, levels in ((4, 7), (2, 1)):
+            eden, qsgd = EDEN(bits), QSGD(levels, 512, "max")
+            assert num_bytes(encoded(eden, x)) < num_bytes(encoded(qsgd, x))
+            assert error(eden, x) < 0.75 * error(qsgd, x)
+
+
+# Bias.
+
+
+def draws(method: EDEN, x: Tensor, count: int) -> Array:
+    """What is sent in so many steps: f64[count, n]."""
+    return np.stack([dense(encoded(method, x, context(i))).double().numpy() for i in range(count)])
+
+
+def z_of_mean(sent: Array, x: Array) -> tuple[float, float]:
+    """The largest |z| of the mean of a value; and the squared error of all means, in units of what the scatter
+    of the draws lets expect."""
+    count = len(sent)
+    off, spread = sent.mean(0) - x, sent.std(0, ddof=1) / math.sqrt(count)
+    return float(np.abs(off / spread).max()), float((off**2).sum() / (spread**2).sum())
+
+
+@pytest.mark.parametrize(
+    ("method", "spread"),
+    [
+        *((EDEN(bits, 256), 0.0) for bits in (1, 2, 4)),
+        (EDEN(1, 256, shared=True), 0.0),
+        *((EDEN(bits, 256, rotations=2), 1.0) for bits in (1, 2, 4)),
+    ],
+    ids=str,
+)
+def test_the_mean_of_many_draws_is_what_was_given(method: EDEN, spread: float) -> None:
+    """1024 values and 1000 draws: the largest of as many normal z is below 5 but once in 1700 times, and the
+    squared error of all means scatters by some 5 %. With ``spread`` 1 a value has two thirds of the norm."""
+    x = heavy_tailed(1024, 4, spread)
+    largest, together = z_of_mean(draws(method, x, 1000), x.double().numpy())
+    assert largest < 5
+    assert together == pytest.approx(1, abs=0.2)
+
+
+def dominated(share: float) -> Tensor:
+    """A block in which one value has this share of the norm."""
+    x = gaussian(256, 4)
+    x[7] = 0.0
+    x *= math.sqrt(1 - share**2) / x.norm()
+    x[7] = share
+    return x
+
+
+def test_one_rotation_lengthens_a_value_that_dominates_its_block_and_two_do_not() -> None:
+    """1000 blocks are as many draws. At a share of 0.4 the docstring says share^2 / 3."""
+    for share, once, beside in ((0.4, 1 + 0.4**2 / 3, 0.99), (0.9, 1.179, 0.24)):
+        x = dominated(share)
+        exact, others = x.double().numpy(), np.arange(256) != 7
+        for rotations, largest, rest in ((1, once, beside), (2, 1.0, 1.0)):
+            method = EDEN(1, 256, rotations=rotations)
+            found = (
+                dense(encoded(method, x.repeat(1000))).double().numpy().reshape(1000, -1).mean(0)
+            )
+            assert found[7] / share == pytest.approx(largest, abs=0.01)
+            kept = found[others] @ exact[others] / (exact[others] @ exact[others])
+            assert kept == pytest.approx(rest, abs=0.02)
+
+
+@both_kernels
+@pytest.mark.parametrize("kind", ["ordinary", "dominated", "equal", "two equal values"])
+def test_the_projection_on_what_was_given_is_right_in_every_draw(kind: str) -> None:
+    """<x, C(x)> = ||x||^2 with the unbiased scale, whatever the rotation."""
+    two = torch.zeros(256)
+    two[[3, 100]] = 0.7
+    values = {
+        "ordinary": heavy_tailed(700), "dominated": dominated(0.9), "equal": torch.full((512,), 0.3),
+        "two equal values": two,
+    }  # fmt: skip
+    x = values[kind]
+    for bits in LEVELS:
+        for step in range(5):
+            sent = dense(encoded(EDEN(bits, 256), x, context(step))).double()
+            squares = x.double().square().split(256)
+            for block, own, square in zip(sent.split(256), x.split(256), squares, strict=True):
+                assert float(block @ own.double()) == pytest.approx(float(square.sum()), rel=1e-5)
+
+
+@both_kernels
+def test_least_error_never_loses_more_than_there_is() -> None:
+    for x in finite_kinds(2000):
+        for method in (EDEN(1, 256, "least_error"), EDEN(3, 64, "least_error", 2)):
+            sent, exact = dense(encoded(method, x)).double(), x.double()
+            loss = (sent - exact).square().view(-1).split(method.block)
+            for lost, own in zip(loss, exact.split(method.block), strict=True):
+                assert float(lost.sum()) <= float(own.square().sum()) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "method", [EDEN(1, 256, "least_error"), EDEN(1, 256), EDEN(4, 256)], ids=str
+)
+def test_a_residual_settles(method: EDEN) -> None:
+    """A step loses q ||x||^2: the residual has sqrt(q) / (1 - sqrt(q)) of a gradient's norm at most, where the
+    loss is the expected one."""
+    gradients = [[heavy_tailed(1024, step, 0.5)] for step in range(300)]
+    _, states = played(ErrorFeedback(method), gradients)
+    root = math.sqrt(EXPECTED[method.bits][method.scale == "least_error"])
+    typical = float(torch.stack([g[0].norm() for g in gradients]).mean())
+    assert float(states[0]["residual"].norm()) < 1.2 * root / (1 - root) * typical
+
+
+# Workers.
+
+
+def test_rotations_of_their_own_average_errors_out_and_a_shared_one_does_not() -> None:
+    """Eight workers with one gradient: the error is an eighth, or what one worker's is."""
+    x = heavy_tailed(16_384, 2, spread=0.5)
+    for shared, expected in ((False, 0.5708 / 8), (True, 0.5708)):
+        method = EDEN(1, shared=shared)
+        sent = [encoded(method, x, context(rank=rank)) for rank in range(8)]
+        mean = Gathered(sent).mean(torch.empty_like(x)).double()
+        loss = float((mean - x.double()).square().sum() / x.double().square().sum())
+        assert loss == pytest.approx(expected, rel=0.1)
+
+
+def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought() -> None:
+    x, method = heavy_tailed(5000), EDEN(3)
+    mine, theirs = (encoded(method, x * (rank + 1), context(rank=rank)) for rank in (0, 1))
+    assert int(mine.keys[0]) != int(theirs.keys[0])
+    arrived = mine.like([part.clone() for part in theirs.parts])
+    assert torch.equal(dense(arrived), dense(theirs))
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_shards_are_quantized_twice(workers: int) -> None:
+    """The error of the average of N, and that of an owner who quantizes it again."""
+    steps = [[heavy_tailed(20_000, worker, 0.5) for worker in range(workers)]]
+    (mean,), _ = played(Sharded(EDEN(4, 256)), steps)
+    exact = torch.stack(steps[0]).double().mean(0)
+    loss = float((mean.double() - exact).square().sum() / exact.square().sum())
+    assert loss == pytest.approx(2 * 0.0096, rel=0.1)
+
+
+# The transform.
+
+
+@both_kernels
+@pytest.mark.parametrize("d", [32, 64, 4096])
+def test_the_transform_is_scipys(d: int) -> None:
+    rows = torch.randint(-8, 9, (3, d), generator=torch.Generator().manual_seed(d)).float()
+    expected = rows.double().numpy() @ hadamard(d)
+    rotate.hadamard(rows)
+    np.testing.assert_array_equal(rows.numpy(), expected)  # sums of whole numbers are exact
+
+
+@pytest.mark.parametrize("bits", LEVELS)
+def test_codes_take_their_bits(bits: int) -> None:
+    """Of 5003 values: a whole block of 4096, and 907 filled up to 1024."""
+    own = encoded(EDEN(bits), heavy_tailed(5003))
+    assert num_bytes(own) == 4 + 2 * 4 + (4096 + 1024) * bits // 8
+    packed = own.layout.codes(own.buffer, 4096)[0]
+    counts = np.bincount(unpack(packed, bits).view(-1).numpy(), minlength=2**bits)
+    assert len(counts) == 2**bits
+    assert counts.min() > 0
+    assert num_bytes(encoded(EDEN(bits, shared=True), heavy_tailed(5003))) == num_bytes(own) - 4
+    assert num_bytes(encoded(EDEN(bits), torch.ones(1))) == 4 + 4 + 4 * bits
+    assert num_bytes(encoded(EDEN(bits), torch.zeros(0))) == 0
