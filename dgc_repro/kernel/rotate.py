@@ -34,12 +34,12 @@ _nearest_levels = native.Function("dgc_nearest_levels")
 
 
 class Segment(NamedTuple):
-    """Blocks of equal length of one tensor. ``start``, ``count``: which of its values; ``block``: the
+    """Blocks of equal length of one tensor. ``start``, ``length``: which of its values; ``block``: the
     number of the first of its blocks; ``code``: the byte where its codes begin among those of the tensor."""
 
     tensor: int
     start: int
-    count: int
+    length: int
     rows: int
     block: int
     code: int
@@ -106,7 +106,7 @@ def _filled_up(n: int) -> int:
 def flat(rows: Tensor, segments: list[Segment]) -> list[Tensor]:
     """The values of each segment, without what fills its block up. rows: f32[rows, d]."""
     parts = rows.split([one.rows for one in segments])
-    return [part.view(-1)[: one.count] for part, one in zip(parts, segments, strict=True)]
+    return [part.view(-1)[: one.length] for part, one in zip(parts, segments, strict=True)]
 
 
 def copy_in(batch: Batch, work: Tensor, layout: RotatedLayout) -> None:
@@ -125,7 +125,7 @@ def copy_out(work: Tensor, batch: Batch, layout: RotatedLayout, *, accumulate: b
 
 def _stretches(batch: Batch, segments: list[Segment]) -> list[Tensor]:
     return [
-        batch.tensors[one.tensor].view(-1)[one.start : one.start + one.count] for one in segments
+        batch.tensors[one.tensor].view(-1)[one.start : one.start + one.length] for one in segments
     ]
 
 

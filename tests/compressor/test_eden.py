@@ -157,8 +157,8 @@ def draws(method: EDEN, x: Tensor, count: int) -> Array:
 
 
 def z_of_mean(sent: Array, x: Array) -> tuple[float, float]:
-    """The largest |z| of the mean of a value; and the squared error of all means, in units of what the scatter
-    of the draws lets expect."""
+    """The largest |z| of the mean of a value; and the squared error of all means, in units of what the
+    scatter of the draws lets expect."""
     count = len(sent)
     off, spread = sent.mean(0) - x, sent.std(0, ddof=1) / math.sqrt(count)
     return float(np.abs(off / spread).max()), float((off**2).sum() / (spread**2).sum())
@@ -239,8 +239,8 @@ def test_least_error_never_loses_more_than_there_is() -> None:
     "method", [EDEN(1, 256, "least_error"), EDEN(1, 256), EDEN(4, 256)], ids=str
 )
 def test_a_residual_settles(method: EDEN) -> None:
-    """A step loses q ||x||^2: the residual has sqrt(q) / (1 - sqrt(q)) of a gradient's norm at most, where the
-    loss is the expected one."""
+    """A step loses q ||x||^2: the residual has sqrt(q) / (1 - sqrt(q)) of a gradient's norm at most, where
+    the loss is the expected one."""
     gradients = [[heavy_tailed(1024, step, 0.5)] for step in range(300)]
     _, states = played(ErrorFeedback(method), gradients)
     root = math.sqrt(EXPECTED[method.bits][method.scale == "least_error"])
