@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.bf16 import BF16 as BF16
     from dgc_repro.compressor.block_momentum import BlockMomentum as BlockMomentum
+    from dgc_repro.compressor.blockfloat import BlockFloat as BlockFloat
     from dgc_repro.compressor.clip_local import ClipLocal as ClipLocal
     from dgc_repro.compressor.demo import DeMo as DeMo
     from dgc_repro.compressor.dense import Dense as Dense
@@ -61,6 +62,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "BF16": "compressor.bf16",
     "BlockMomentum": "compressor.block_momentum",
+    "BlockFloat": "compressor.blockfloat",
     "ClipLocal": "compressor.clip_local",
     "DeMo": "compressor.demo",
     "Dense": "compressor.dense",

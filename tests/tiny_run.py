@@ -75,6 +75,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "bf16": ("compressor=bf16", "wrap=[]"),
     "qsgd": ("compressor=qsgd", "wrap=[]"),
     "natural": ("compressor=natural", "wrap=[]"),
+    "blockfloat": ("compressor=blockfloat", "compressor.format=nvfp4", "wrap=[]"),
     "eden": ("compressor=eden", "compressor.block=64", "wrap=[]"),
     "drive": ("compressor=drive", "compressor.rotations=2", "compressor.shared=true", "wrap=[]"),
     "terngrad": ("compressor=terngrad", "compressor.shared_scale=true", "wrap=[]"),

@@ -11,6 +11,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Codes`               packed b-bit codes and one float32 scale a row (kernel/codes.py)
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
+`Floats`              narrow floating-point numbers and scales of blocks (kernel/floats.py)
 `Sparse`              k values, or one for all, and their places, coded (kernel/sparse.py); k may differ
 `Parted`              several payloads: of a batch tensor by tensor, in parts, or in stretches
 `LowRank`             two thin factors of a matrix
@@ -22,7 +23,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 """
 
 from dgc_repro.payload.chunked import Chunked, Cosines
-from dgc_repro.payload.coded import Codes, Powers, Signs, vote
+from dgc_repro.payload.coded import Codes, Floats, Powers, Signs, vote
 from dgc_repro.payload.interface import (
     ALONE,
     BatchPayload,
@@ -41,6 +42,7 @@ __all__ = [
     "Chunked",
     "Codes",
     "Cosines",
+    "Floats",
     "Gathered",
     "Halves",
     "Keyed",

@@ -1,4 +1,4 @@
-"""Payloads that code every value of a tensor: packed codes, signs, powers of two."""
+"""Payloads that code every value of a tensor: packed codes, signs, powers of two, narrow floats."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayouts
+from dgc_repro.kernel.floats import FloatLayout
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
 from dgc_repro.payload.interface import BatchPayload
@@ -21,7 +22,7 @@ from dgc_repro.payload.interface import BatchPayload
 class Coded(BatchPayload):
     """``layout``: where the parts of each tensor lie in the buffer, and how they are decoded."""
 
-    layout: CodeLayouts | SignLayout | PowerLayout
+    layout: CodeLayouts | SignLayout | PowerLayout | FloatLayout
 
     def add_sum_to_(
         self, others: Sequence[Self], batch: Batch, weight: float, *, accumulate: bool
@@ -58,6 +59,13 @@ class Powers(Coded):
     """Values +-2^(e - 127), 0 where e = 0, and +-infinity where e = 255: signs, then exponents."""
 
     layout: PowerLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Floats(Coded):
+    """Narrow floating-point numbers, and scales of tensors or blocks."""
+
+    layout: FloatLayout
 
 
 def vote(payloads: Sequence[Signs], batch: Batch) -> None:

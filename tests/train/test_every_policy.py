@@ -32,6 +32,7 @@ LADDERS: dict[str, tuple[str, Any, Any] | None] = {
     "loco": ("bits", 8, 4),
     "demo": ("k", 8, 2),
     "sparseloco": ("density", 0.5, 0.1),
+    "blockfloat": ("format", "mxfp8", "mxfp4"),
     "eden": ("bits", 4, 1),
     "drive": ("bits", 2, 1),
     "terngrad": ("clip", 3.5, 2.5),

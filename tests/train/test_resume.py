@@ -49,6 +49,7 @@ LIKE_TOPK = (
         "bf16",
         "qsgd",
         "natural",
+        "blockfloat",
         "eden",
         "drive",
         "terngrad",

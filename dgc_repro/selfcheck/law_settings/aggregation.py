@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from dgc_repro.compressor.blockfloat import BlockFloat
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -103,6 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
             ("terngrad", TernGrad(), _UNBIASED),
             ("qsgd-max", _MAX, _UNBIASED),
             ("natural", Natural(), _UNBIASED),
+            ("mxfp6", BlockFloat("mxfp6"), _SCATTERED),
             ("eden", EDEN(4, 256), _SCATTERED | {"contraction": "of the norm: test_eden.py"}),
             ("ef_signsgd", EFSignSGD(), _IN_THE_NORM),
             ("topk", TopK(0.1), _SCATTERED),
@@ -115,6 +117,7 @@ SETTINGS: tuple[Setting, ...] = (
             ("8-2048", _EIGHT),
             ("2-None", Uniform(2)),
             ("qsgd-max", _MAX),
+            *((name, BlockFloat(name)) for name in ("mxfp4", "nvfp4", "fp8_e4m3")),
             ("eden", EDEN(1, 256, "least_error")),
             ("ef_signsgd", EFSignSGD()),
         )

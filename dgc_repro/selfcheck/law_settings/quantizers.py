@@ -8,6 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dgc_repro.compressor.bf16 import BF16
+from dgc_repro.compressor.blockfloat import FORMATS, BlockFloat
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -50,6 +51,17 @@ def _(leaf: TernGrad, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
 def _(leaf: Natural, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     n = tensor.numel()
     return (Asked("gather", ((math.ceil(n / 32), 4), (n, 1))),)
+
+
+@asks.register
+def _(leaf: BlockFloat, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    n, name = tensor.numel(), leaf.format
+    codes = {"8": n, "6": 3 * math.ceil(n / 4), "4": math.ceil(n / 2)}[name.lstrip("nvmxfp")[0]]
+    tensor_scale, blocks = (min(n, 1), 4), (math.ceil(n / (16 if name == "nvfp4" else 32)), 1)
+    if name.startswith("fp8"):
+        return (Asked("gather", (tensor_scale, (codes, 1))),)
+    before = (tensor_scale, blocks) if name == "nvfp4" else (blocks,)
+    return (Asked("gather", (*before, (codes, 1))),)
 
 
 @asks.register
@@ -120,6 +132,11 @@ def _fed_back(name: str, compressor: Compressor) -> Setting:
 _QSGD = (
     QSGD(1, None), QSGD(1, 64, "max"), QSGD(3, 7), QSGD(127), QSGD(32767, None, "max"), QSGD(16, 33),
 )  # fmt: skip
+_FLOATS = tuple(
+    BlockFloat(name, rounding)
+    for i, name in enumerate(FORMATS)
+    for rounding in (("nearest",), ("nearest", "stochastic"))[i % 2]
+)
 _EDEN = (
     EDEN(1), EDEN(2, 64, rotations=2), EDEN(3, 32, "least_error"), EDEN(4, 1024), EDEN(3, shared=True),
     EDEN(1, 256, rotations=2, shared=True),
@@ -134,6 +151,15 @@ SETTINGS: tuple[Setting, ...] = (
     *(Setting(f"qsgd-{one.levels}-{one.bucket}-{one.norm}", one, excuses=_RANDOM) for one in _QSGD),
     _fed_back("qsgd-max", QSGD(7, 512, "max")),
     _fed_back("qsgd-two", QSGD(127)),
+    *(
+        Setting(
+            f"{one.format}-{one.rounding}",
+            one,
+            excuses=_RANDOM if one.rounding == "stochastic" else _LOST,
+        )
+        for one in _FLOATS
+    ),
+    *(_fed_back(f"{one.format}-{one.rounding}", one) for one in _FLOATS),
     *(_rotated(one, one, _IN_THE_NORM_ON_AVERAGE) for one in _EDEN),
     *(_rotated(one, ErrorFeedback(one), FED_BACK) for one in _EDEN),
     Setting("natural", Natural(), excuses=_NATURAL),
