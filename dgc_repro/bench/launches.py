@@ -28,8 +28,10 @@ from dgc_repro.bench.counting import CUDA, Counting, fake_workers, triton_counts
 from dgc_repro.bench.exchange import PLAIN, TORCH_HOOKS
 from dgc_repro.bench.modelled import GPUS, LAUNCH_SECONDS, SHOWN, exchange_seconds
 from dgc_repro.bench.tables import Row, Spread, Table
+from dgc_repro.compressor.blockfloat import BlockFloat
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.sparseloco import SparseLoCo
@@ -248,7 +250,8 @@ def judge(what: str, number: int, at_most: int | None) -> dict[str, Any]:
 
 def launches_at_most(leaf: object) -> int | None:
     """The target of a method."""
-    if isinstance(leaf, Dense | SparseLoCo | DeMo):  # the latter two have no kernels of their own
+    # All but the first have no GPU kernels of their own.
+    if isinstance(leaf, Dense | SparseLoCo | DeMo | EDEN | BlockFloat):
         return None
     if isinstance(leaf, PowerSGD):
         return 300

@@ -23,7 +23,9 @@ from dgc_repro.bench.alone import Alone
 from dgc_repro.bench.rounds import ROUNDS, Steps, rounds, spread_out, timed
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.bf16 import BF16
+from dgc_repro.compressor.blockfloat import BlockFloat
 from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
@@ -74,6 +76,10 @@ CASES = (
     Case("qsgd 2 bits", QSGD(1), None, None, False),
     Case("natural", Natural(), 1.4, 1.0),
     Case("terngrad", TernGrad(), 1.7, 1.0),
+    Case("eden 4 bits", EDEN(4), None, None, False),
+    Case("drive", EDEN(1), None, None, False),
+    Case("mxfp8", BlockFloat("mxfp8"), None, None, False),
+    Case("nvfp4", BlockFloat("nvfp4"), None, None, False),
     Case("onebit", OneBit(), None, None),
     Case("signsgd", SignSGD(), 1.2, 0.9),
     Case("ef_signsgd", EFSignSGD(), None, None, False),

@@ -20,7 +20,7 @@ Differs: these formats were made for matrix products. Here gradients are sent in
 float32 (exchange.aggregation=sharded quantizes the mean again). A block is a stretch of values as they lie
 in memory; the last one may be shorter. Codes lie one after another; the specification leaves the order in
 memory open. It also leaves open what becomes of a block that holds a NaN or an infinity: here its scale is
-E8M0's NaN. With a scale of the tensor, none of the tensor decodes to a finite value but a 0.
+E8M0's NaN. With a scale of the tensor, nothing of the tensor decodes to a finite value.
 
     mx:     X = 2^(floor(log2 max|x|) - emax), from 2^-127 on;            decoded = X q(x / X)
     nvfp4:  t = max|tensor| / (6 x 448),  s = E4M3(max|block| / (6 t));   decoded = t s q(x / (t s))
@@ -31,8 +31,8 @@ largest. In mx a block's largest value lies between 2^emax X and twice that, whe
 E2M3 at 1.875 and E2M1 at 1.5: it is clipped by a quarter at most. An nvfp4 scale that was rounded down clips
 by 1 / 17 at most.
 
-``rounding=stochastic`` rounds to one of the two numbers beside a value, without bias, but for what is clipped:
-so fp8_* has no bias, and the others have one in the largest values of blocks.
+``rounding=stochastic`` rounds to one of the two numbers beside a value, without bias but for what is clipped:
+fp8_* has no bias, the others have one in the largest values of blocks.
 
 Letters: n = values, emax = exponent of the format's largest number.
 """

@@ -19,6 +19,7 @@ from dgc_repro.kernel.cached import cached
 Kind = tuple[int, torch.dtype]  # length and type of a part
 Numbers = npt.NDArray[np.int64]
 FILL = 8  # bytes
+_UNITS = {FILL: torch.int64, 1: torch.uint8}  # by the bytes of the widest part; else float32
 
 
 class Layout:
@@ -62,7 +63,7 @@ class Layout:
     @property
     def unit(self) -> torch.dtype:
         """A type at whose multiples another such buffer may follow this one."""
-        return torch.int64 if self.dtypes[self.present[0]].itemsize == FILL else torch.float32
+        return _UNITS.get(self.dtypes[self.present[0]].itemsize, torch.float32)
 
     def of(self, part: int) -> int:
         """Where this part of each tensor begins, in bytes, as an argument of a C function."""

@@ -28,6 +28,7 @@ from torch import Tensor
 from dgc_repro import (
     EDEN,
     QSGD,
+    BlockFloat,
     EFSignSGD,
     Natural,
     OneBit,
@@ -55,7 +56,8 @@ CODED = [
     EDEN(1, 64), EDEN(2), EDEN(3, 256, "least_error", 2), EDEN(4, 1024),
 ]  # fmt: skip
 SIGNED = [Natural(), OneBit(), SignSGD(), EFSignSGD()]
-FEW = [Uniform(4), Uniform(6, "stochastic", 512), *CODED[::4], *SIGNED]
+FLOATS = [BlockFloat("fp8_e5m2"), BlockFloat("mxfp6"), BlockFloat("nvfp4", "stochastic")]
+FEW = [*FLOATS, Uniform(4), Uniform(6, "stochastic", 512), *CODED[::4], *SIGNED]
 
 
 def decoded(payload: Any, size: int) -> list[Tensor]:
@@ -106,7 +108,9 @@ def test_c_and_tensors_encode_alike(method: Any) -> None:
                 check_alike(method, x.view(shape))
 
 
-@pytest.mark.parametrize("method", [*UNIFORM[::4], *SIGNED, EDEN(3, 64)], ids=str)
+@pytest.mark.parametrize(
+    "method", [*UNIFORM[::4], *SIGNED, EDEN(3, 64), BlockFloat("nvfp4")], ids=str
+)
 def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
     method: Any,
 ) -> None:
@@ -176,7 +180,8 @@ def test_what_is_not_finite_is_not_hidden_and_stays_in_its_row(method: Any, rows
 
 @pytest.mark.parametrize(
     "method",
-    [Uniform(4, "stochastic"), QSGD(7), TernGrad(), EDEN(1), Natural(), RandomK(0.1, shared=False),
+    [Uniform(4, "stochastic"), QSGD(7), TernGrad(), EDEN(1), Natural(),
+     BlockFloat("mxfp4", "stochastic"), RandomK(0.1, shared=False),
      Threshold(0.01)],
     ids=str,
 )  # fmt: skip

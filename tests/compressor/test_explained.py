@@ -16,6 +16,7 @@ from dgc_repro import (
     EDEN,
     FP16,
     QSGD,
+    BlockFloat,
     Dense,
     DGCSampled,
     EFSignSGD,
@@ -41,7 +42,7 @@ from dgc_repro.policy.probed import Probed
 METHODS = [
     Dense(), FP16(), BF16(), Uniform(bits=2), Uniform(bits=4, rounding="stochastic", block=64),
     QSGD(), QSGD(levels=1), Natural(), TernGrad(), TernGrad(clip=None), OneBit(), SignSGD(),
-    EDEN(1), EDEN(4, 64, "least_error"),
+    BlockFloat("mxfp4"), BlockFloat("fp8_e4m3", "stochastic"), EDEN(1), EDEN(4, 64, "least_error"),
     EFSignSGD(), TopK(0.1), TopK(0.1, values="int8"), TopK(0.1, values="fp16"), Threshold(0.1, sample=1.0),
     RandomK(0.1), RandomK(0.1, unbiased=True), RandomK(0.1, shared=False), DGCSampled(0.1, sample=1.0),
     *(RandomK(0.7, shared=shared, values=v) for shared in (True, False) for v in ("fp16", "int8")),

@@ -18,6 +18,7 @@ from dgc_repro import (
     EDEN,
     FP16,
     QSGD,
+    BlockFloat,
     BlockMomentum,
     DGCSampled,
     EFSignSGD,
@@ -46,7 +47,7 @@ from dgc_repro.selfcheck.law_settings.base import Setting
 BROKEN = (torch.nan, -torch.nan, torch.inf, -torch.inf)
 REPORTS = (
     *(FP16(), BF16(), Natural(), OneBit(), SignSGD(), EFSignSGD(), TernGrad(), TernGrad(None)),
-    *(EDEN(1), EDEN(4, 64, rotations=2), EDEN(2, shared=True)),
+    *(BlockFloat(), BlockFloat("nvfp4"), EDEN(1), EDEN(4, 64, rotations=2), EDEN(2, shared=True)),
     *(Uniform(8), Uniform(4, "stochastic", 100), QSGD(7, None), QSGD(7, 64, "max")),
     *(TopK(0.01), Threshold(0.01), Threshold(threshold=1e30), DGCSampled(0.01)),
     *(RedSync(0.01, search_from=0), RedSync(0.01), SIDCo(0.01), SIDCo(0.01, fit="gamma")),

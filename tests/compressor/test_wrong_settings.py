@@ -12,6 +12,7 @@ import pytest
 from dgc_repro import (
     EDEN,
     QSGD,
+    BlockFloat,
     BlockMomentum,
     ClipLocal,
     DeMo,
@@ -86,6 +87,9 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((Uniform, {"block": value}, f"block: a whole number from 1, or null, got {value!r}")
       for value in (0, -4, True, "512")),
     (Uniform, {"rounding": "nearst"}, "rounding: one of nearest, toward_zero, stochastic, got 'nearst'"),
+    (BlockFloat, {"format": "fp8"}, "format: one of fp8_e4m3, fp8_e5m2, mxfp8, mxfp8_e5m2, mxfp6, "
+     "mxfp6_e3m2, mxfp4, nvfp4, got 'fp8'"),
+    (BlockFloat, {"rounding": "toward_zero"}, "rounding: one of nearest, stochastic, got 'toward_zero'"),
     *((EDEN, {"bits": value}, f"bits: a whole number from 1 to 4, got {value}") for value in (0, 5, 2.0)),
     *((EDEN, {"block": value}, f"block: a whole number from 32 to 1048576, got {value}; a power of two")
       for value in (16, 2**21, None)),

@@ -23,6 +23,7 @@ from torch import Tensor
 from dgc_repro.bench.counting import CUDA, Counting
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.block_momentum import BlockMomentum
+from dgc_repro.compressor.blockfloat import BlockFloat
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
@@ -337,7 +338,7 @@ LADDER = Ladder((Dense(), TopK(0.1), TopK(0.01)))
         *(
             (method, Plan(0))
             for bare in (
-                *(EDEN(), EDEN(1, shared=True)),
+                *(EDEN(), EDEN(1, shared=True), BlockFloat(), BlockFloat("nvfp4", "stochastic")),
                 *(BF16(), EFSignSGD(), FP16(), Natural(), OneBit(), PowerSGD(), QSGD(7), SignSGD()),
                 *(
                     RandomK(0.01),

@@ -1,0 +1,277 @@
+"""Narrow floating-point formats against their specifications in numpy, and against torch's 8-bit types."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from laws import played
+from numeric import (
+    Array,
+    both_kernels,
+    context,
+    dense,
+    encoded,
+    finite_kinds,
+    hashed_uniform,
+    heavy_tailed,
+)
+from torch import Tensor
+
+from dgc_repro import BlockFloat, ErrorFeedback
+from dgc_repro.compressor.blockfloat import FORMATS
+from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.kernel import floats
+from dgc_repro.payload import num_bytes
+
+NUMBERS = {  # exponent bits, mantissa bits, bias, the largest number: table 1 to 5 of the specification
+    "E4M3": (4, 3, 7, 448.0),
+    "E5M2": (5, 2, 15, 57344.0),
+    "E2M3": (2, 3, 1, 7.5),
+    "E3M2": (3, 2, 3, 28.0),
+    "E2M1": (2, 1, 1, 6.0),
+}
+ELEMENTS = {
+    "fp8_e4m3": "E4M3", "fp8_e5m2": "E5M2", "mxfp8": "E4M3", "mxfp8_e5m2": "E5M2", "mxfp6": "E2M3",
+    "mxfp6_e3m2": "E3M2", "mxfp4": "E2M1", "nvfp4": "E2M1",
+}  # fmt: skip
+BITS = {"fp8": 8, "mxfp8": 8, "mxfp6": 6, "mxfp4": 4, "nvfp4": 4}
+
+
+def numbers(kind: str) -> Array:
+    """All numbers of a format that are not negative, by their codes: (-1)^s 2^(E - bias) (1 + M / 2^m), and
+    2^(1 - bias) M / 2^m where E is 0."""
+    exponent_bits, m, bias, largest = NUMBERS[kind]
+    found = [
+        2.0 ** (max(e, 1) - bias) * ((e > 0) + fraction / 2**m)
+        for e in range(2**exponent_bits)
+        for fraction in range(2**m)
+    ]
+    return np.array([number for number in found if number <= largest])
+
+
+def beside(y: Array, kind: str) -> tuple[Array, Array]:
+    """The codes of the numbers below and above |y|; of what is clipped, twice the last."""
+    every = numbers(kind)
+    size = np.minimum(np.abs(y), every[-1])
+    above = np.searchsorted(every, size)  # the first that is no smaller
+    below = np.where(every[above] == size, above, above - 1)
+    return below, above
+
+
+def nearest(y: Array, kind: str) -> Array:
+    """Round to nearest, ties to the even code."""
+    every, (below, above) = numbers(kind), beside(y, kind)
+    size = np.minimum(np.abs(y), every[-1])
+    down, up = size - every[below], every[above] - size
+    code = np.where((down < up) | ((down == up) & (below % 2 == 0)), below, above)
+    return np.sign(y) * every[code]
+
+
+def scales_of(x: Array, name: str) -> Array:
+    """The scale of each value, by the specification of its format."""
+    largest = np.abs(x).max()
+    if name.startswith("fp8"):
+        return np.full(len(x), np.float32(largest) / np.float32(NUMBERS[ELEMENTS[name]][3]))
+    found, width = np.zeros(len(x)), 16 if name == "nvfp4" else 32
+    for start in range(0, len(x), width):
+        here = np.s_[start : start + width]
+        top = np.abs(x[here]).max()
+        if name == "nvfp4":
+            whole = np.float32(largest) / np.float32(6 * 448)
+            ratio = np.float32(top) / np.float32(6) / whole
+            found[here] = np.float32(nearest(np.array([ratio]), "E4M3")[0]) * whole
+        else:
+            emax = math.floor(math.log2(numbers(ELEMENTS[name])[-1]))
+            shared = math.floor(math.log2(top)) - emax if top > 0 else -127
+            found[here] = 2.0 ** max(shared, -127)
+    return found
+
+
+@both_kernels
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_equal_the_reference_of_the_specification(name: str) -> None:
+    """Powers of two divide exactly: mx is the same to the bit. A quotient by another scale is rounded to
+    float32 on both sides."""
+    for size in (1, 31, 32, 33, 1003):
+        for x in (heavy_tailed(size, size), torch.arange(size) / 4.0 + 0.125, -torch.ones(size)):
+            exact = x.double().numpy()
+            scale = scales_of(exact, name)
+            quotient = np.divide(
+                x.numpy(), scale.astype(np.float32), where=scale > 0, out=np.zeros(size, np.float32)
+            )
+            expected = nearest(quotient.astype(np.float64), ELEMENTS[name]) * scale
+            found = dense(encoded(BlockFloat(name), x)).double().numpy()
+            np.testing.assert_allclose(found, expected, rtol=2.0**-23, atol=0)
+            if name.startswith("mx"):
+                np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_every_code_stands_for_the_number_of_the_specification(kind: str) -> None:
+    element = getattr(floats, kind)
+    table, every = floats.table(element, torch.device("cpu")), numbers(kind)
+    half = len(table) // 2
+    np.testing.assert_array_equal(table[: len(every)].numpy(), every)
+    np.testing.assert_array_equal(table[half : half + len(every)].numpy(), -every)
+    assert element.last == len(every) - 1
+    assert bool(table[len(every) : half].isnan().all())
+    # Each number, and what lies half-way between two, rounds as told.
+    y = np.concatenate([every, (every[1:] + every[:-1]) / 2, every * 1.01, [1e30, 1e-30]])
+    y = np.concatenate([y, -y])
+    code = floats.rounded(torch.from_numpy(y).float(), element, None)
+    np.testing.assert_array_equal(table[code].numpy(), nearest(np.float32(y), kind))
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [(floats.E4M3, torch.float8_e4m3fn), (floats.E5M2, torch.float8_e5m2)],
+    ids=["E4M3", "E5M2"],
+)
+def test_codes_of_eight_bits_are_torchs(element: floats.Element, dtype: torch.dtype) -> None:
+    y = torch.cat([heavy_tailed(20_000, 1, 3.0), torch.tensor([0.0, 1e-9, 2.0**-9, 2.0**-10])])
+    y = y.clamp(-element.largest, element.largest)
+    code = floats.rounded(y, element, None).to(torch.uint8)
+    wanted = y.to(dtype)
+    zero = wanted.float() == 0  # -0 and 0 are alike
+    assert torch.equal(code[~zero], wanted.view(torch.uint8)[~zero])
+    assert not bool((code[zero] & 127).any())
+
+
+def test_scales_of_blocks_are_e8m0s() -> None:
+    table = floats.table(None, torch.device("cpu"))
+    codes = torch.arange(256, dtype=torch.uint8)
+    torchs = codes.view(torch.float8_e8m0fnu).float()
+    assert torch.equal(table[:-1], torchs[:-1])
+    assert bool(table[-1].isnan())
+    assert bool(torchs[-1].isnan())
+
+
+def test_an_example_of_the_specification_by_hand() -> None:
+    """The largest value of 32 is 5: 2^2 is its power, emax of E2M1 is 2, so that X = 1."""
+    x = torch.zeros(32)
+    x[:8] = torch.tensor([5.0, 0.2, 0.25, 0.26, 0.75, 2.5, 3.5, -1.25])
+    own = encoded(BlockFloat("mxfp4"), x)
+    scales, packed = own.layout.views(own.buffer, 0)
+    assert scales.tolist() == [127]
+    # 5 lies between 4 and 6, 0.25 between 0 and 0.5: the even code.
+    assert dense(own)[:8].tolist() == [4.0, 0.0, 0.0, 0.5, 1.0, 2.0, 4.0, -1.0]
+    assert packed[:4].tolist() == [0x06, 0x10, 0x42, 0xA6]
+    x[0] = 7.9  # X does not change: what is above 6 is clipped
+    assert float(dense(encoded(BlockFloat("mxfp4"), x))[0]) == 6.0
+
+
+@both_kernels
+@pytest.mark.parametrize("name", FORMATS)
+def test_stochastic_rounding_takes_one_of_the_two_numbers_beside(name: str) -> None:
+    """The upper one where the drawn number is below the fraction; the numbers are those of its place."""
+    x, method = heavy_tailed(1003, 5, 1.0), BlockFloat(name, "stochastic")
+    kind, scale = ELEMENTS[name], scales_of(x.double().numpy(), name)
+    y = (x.numpy() / scale.astype(np.float32)).astype(np.float64)
+    below, above = beside(y, kind)
+    every = numbers(kind)
+    gap = np.where(above > below, every[above] - every[below], 1.0)
+    fraction = (np.minimum(np.abs(y), every[-1]) - every[below]) / gap
+    drawn = hashed_uniform(np.arange(len(y)), context().key(shared=False))
+    code = np.where(drawn < fraction, above, below)
+    expected = np.sign(y) * every[code] * scale
+    found = dense(encoded(method, x)).double().numpy()
+    np.testing.assert_allclose(found, expected, rtol=2.0**-23, atol=0)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_mean_of_many_draws_is_what_was_given_but_for_what_is_clipped(name: str) -> None:
+    """z-tests of 500 draws, of values that are drawn up and down 10 times or more."""
+    x, count = heavy_tailed(512, 6, 1.0), 500
+    drawn = np.stack(
+        [
+            dense(encoded(BlockFloat(name, "stochastic"), x, context(i))).double()
+            for i in range(count)
+        ]
+    )
+    exact, spread = x.double().numpy(), drawn.std(0, ddof=1)
+    low = (drawn == drawn.min(0)).sum(0)
+    often = (low >= 10) & (low <= count - 10)
+    z = (drawn.mean(0) - exact)[often] / (spread[often] / math.sqrt(count))
+    assert often.sum() > 200
+    assert np.abs(z).max() < 5
+    toward = z * np.sign(exact[often])
+    assert abs(toward.mean()) * math.sqrt(len(z)) < 5
+    largest = scales_of(exact, name) * numbers(ELEMENTS[name])[-1]
+    clipped = np.abs(exact) > largest * (1 + 1e-6)
+    assert not (clipped.any() and name.startswith("fp8"))
+    assert not (often & clipped).any()
+
+
+@both_kernels
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_is_farther_away_than_zero(name: str) -> None:
+    for x in finite_kinds(1003):
+        sent = dense(encoded(BlockFloat(name), x)).double()
+        assert bool(((sent - x.double()).abs() <= x.double().abs() * (1 + 2.0**-22)).all())
+
+
+@both_kernels
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_not_finite_is_not_hidden(name: str) -> None:
+    """It stays in its block where a block has no scale of the tensor above it."""
+    for broken in (torch.nan, -torch.nan, torch.inf, -torch.inf):
+        x = torch.linspace(-1, 1, 200)
+        x[70] = broken
+        found = dense(encoded(BlockFloat(name), x))
+        block = slice(64, 96) if name.startswith("mx") else slice(0, 200)
+        assert not bool(found[block].isfinite().any())
+        assert bool(found[: block.start].isfinite().all())
+        assert bool(found[block.stop :].isfinite().all())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bytes_are_exact(name: str) -> None:
+    bits = BITS[name.split("_")[0]]
+    width = None if name.startswith("fp8") else 16 if name == "nvfp4" else 32
+    for n in (0, 1, 3, 16, 17, 33, 5003):
+        scales = (4 if n and not name.startswith("mx") else 0) + (
+            math.ceil(n / width) if width else 0
+        )
+        codes = math.ceil(n / 4) * 3 if bits == 6 else math.ceil(n * bits / 8)
+        own = encoded(BlockFloat(name), torch.ones(n))
+        assert num_bytes(own) == scales + codes
+        assert own.num_floats == n * bits / 32
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_residual_stays_below_a_step(name: str) -> None:
+    """With error feedback; clipping alone takes a quarter of the largest value."""
+    gradients = [[heavy_tailed(1024, step, 0.5)] for step in range(100)]
+    _, states = played(ErrorFeedback(BlockFloat(name)), gradients)
+    largest = max(float(g[0].abs().max()) for g in gradients)
+    assert float(states[0]["residual"].abs().max()) < largest
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_shards_are_quantized_twice(name: str) -> None:
+    """The mean of two workers' shards goes through the format again."""
+
+    def loss(sent: Tensor, exact: Tensor) -> float:
+        return float((sent.double() - exact).norm() / exact.norm())
+
+    workers = [heavy_tailed(20_000, worker, 0.5) for worker in range(2)]
+    exact = torch.stack(workers).double().mean(0)
+    once = torch.stack([dense(encoded(BlockFloat(name), x)) for x in workers]).double().mean(0)
+    (mean,), _ = played(Sharded(BlockFloat(name)), [workers])
+    assert loss(once, exact) < loss(mean, exact) < 3 * loss(once, exact)
+
+
+def test_finer_scales_and_more_bits_err_less() -> None:
+    """Of equal bits nvfp4 errs less than mxfp4, as its paper says."""
+    x = heavy_tailed(65_536, 3, 0.5)
+
+    def error(name: str) -> float:
+        sent = dense(encoded(BlockFloat(name), x)).double()
+        return float((sent - x.double()).square().sum() / x.double().square().sum())
+
+    assert error("nvfp4") < 0.8 * error("mxfp4")
+    assert error("mxfp6") < 0.2 * error("mxfp4")
+    assert error("mxfp8") < error("mxfp8_e5m2")
