@@ -156,7 +156,7 @@ class FloatLayout(Layout):
         work.zero_()
         torch._foreach_copy_(self.values(work), [tensor.view(-1) for tensor in x.tensors])
         filled = [i for i, n in enumerate(self.sizes) if n]
-        outer = largest[filled] / (
+        outer = largest[_filled(self, device)] / (
             form.element.largest * (form.scale.largest if form.scale else 1.0)
         )
         if form.of_tensor:
@@ -167,7 +167,7 @@ class FloatLayout(Layout):
         factor = self._of_blocks(outer)
         drawn, place = None, None
         if keys is not None:
-            key = torch.from_numpy(keys)[filled].to(device, non_blocking=True)
+            key = torch.from_numpy(keys[filled]).to(device, non_blocking=True)
             drawn, place = self._of_blocks(key)[:, None], _places(self, device).view(rows.shape)
         packed, scales = [], []
         step = max(1, _AT_A_TIME // rows.shape[1])
@@ -241,6 +241,12 @@ def _tensor_of_blocks(layout: FloatLayout, device: torch.device) -> Tensor:
     """Which of the tensors that are not empty each block, or row, is of: i64."""
     filled = layout.rows[layout.rows > 0] * (_ROW // (layout.form.block or _ROW))
     return torch.from_numpy(np.repeat(np.arange(len(filled)), filled)).to(device)
+
+
+@cached(maxsize=64)
+def _filled(layout: FloatLayout, device: torch.device) -> Tensor:
+    """The tensors that are not empty: i64."""
+    return torch.from_numpy(layout.rows.nonzero()[0]).to(device)
 
 
 @cached(maxsize=8)
