@@ -113,11 +113,18 @@ def code_has_changed() -> bool:
     return bool(git(f"status --porcelain --untracked-files=no -- {CODE}"))
 
 
+def kernels(device: torch.device) -> str:
+    """What compresses on a device: ``C``, ``Triton`` or ``tensor operations``."""
+    from dgc_repro.kernel import native
+    from dgc_repro.kernel.batch import on_gpu
+
+    compiled = on_gpu(()) if device.type == "cuda" else native.library() is not None
+    return {"cpu": "C", "cuda": "Triton"}[device.type] if compiled else "tensor operations"
+
+
 def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
     """Hardware, software, code and data of a run."""
     import torch
-
-    from dgc_repro.kernel import native
 
     hardware = f"{cpu_model()}, {available_cores()} cores"
     if device.type == "cuda":
@@ -135,7 +142,7 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "commit": git("rev-parse HEAD"),
         "dirty": code_has_changed(),
         "vectors": torch.backends.cpu.get_cpu_capability(),  # rounding differs between AVX2 and AVX512
-        "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
+        "kernels": kernels(device),
         "device": device.type,
         "backend": backend,
         "world_size": world_size,
