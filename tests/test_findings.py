@@ -34,7 +34,7 @@ def settings(title: str) -> dict[str, dict[str, str]]:
 
 def loss_of(setting: str) -> str:
     """The loss of a setting on images and its interval, as a sentence has them."""
-    own = settings("images at 81 %")[setting]
+    own = settings("images, recipe low")[setting]
     return f"{own['loss, points'].partition(' ±')[0]} points, {own['95 % interval']}"
 
 
@@ -44,7 +44,7 @@ def times(setting: str) -> str:
 
 
 def test_sentence_1_counts_the_classes_on_images() -> None:
-    line = r"images at 81 %, n = (.*?): of (\d+) settings (\d+) are .*?, (\d+) better, (\d+) worse; (\d+) are"
+    line = r"images, recipe low, n = (.*?): of (\d+) settings (\d+) are .*?, (\d+) better, (\d+) worse; (\d+) are"
     ((n, of, equivalent, better, worse, undecided),) = re.findall(
         line, PAGE.read_text(encoding="utf-8")
     )
@@ -61,7 +61,7 @@ def test_sentence_1_counts_the_classes_on_images() -> None:
 
 def seeds(*named: str) -> str:
     """The number of seeds of settings on images."""
-    found = sorted({int(settings("images at 81 %")[setting]["n"]) for setting in named})
+    found = sorted({int(settings("images, recipe low")[setting]["n"]) for setting in named})
     return f"n = {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
 
 

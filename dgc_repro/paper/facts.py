@@ -72,6 +72,12 @@ def _layers(name: str, model: Mapping[str, Any]) -> int:
     return int(name[-2:]) if name != "LSTM" else int(model.get("layers", 2))
 
 
+def worlds(runs: Sequence[Run]) -> str:
+    """The worlds of the runs that have a model, the smallest first."""
+    trained = [run for run in runs if run.setting("model")]
+    return distinct(map(world_text, sorted(trained, key=lambda run: run.setting("launch.workers"))))
+
+
 def world_text(run: Run) -> str:
     """How many workers of which kind."""
     count = run.setting("launch.workers")
@@ -148,7 +154,7 @@ def facts(
         "scale": scale_text(scale) + ("" if full else ", not the paper's setting"),
         "model": "; ".join(texts),
         "data": data_text(runs).strip("-"),
-        "workers": distinct(world_text(run) for run in runs if run.setting("model")).strip("-"),
+        "workers": worlds(runs).strip("-"),
         "precision": BF16 if any(run.setting("train.precision") == "bf16" for run in runs) else "",
         "seconds": time_text(runs) if models else "",
         "seeds": f"{seeds_text(runs)} a row{stopped}",
@@ -204,7 +210,7 @@ def caption(runs: Sequence[Run], scale: str) -> str:
     parts = (
         distinct(map(model_text, trained)),
         data_text(runs),
-        distinct(map(world_text, trained)),
+        worlds(trained),
     )
     return ", ".join((scale_text(scale), *(p for p in parts if p != "-"), seeds_text(runs)))
 

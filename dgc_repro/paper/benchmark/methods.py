@@ -18,6 +18,7 @@ from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.benchmark import profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import WORDS, Judged, judge
 from dgc_repro.paper.benchmark.speed import NETWORKS
+from dgc_repro.paper.benchmark.tradeoff import is_of
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
@@ -48,6 +49,64 @@ SHOWS_THAT_IT_RUNS = "quick"
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 
+NUMBERS = {
+    "bits": ("uniform", "loco"),
+    "levels": ("qsgd",),
+    "density": (
+        *("topk", "magnitude", "randomk", "threshold", "redsync", "sidco", "sparseloco"),
+        *("dgc_sampled", "dgc"),
+    ),
+    "rank": ("powersgd",),
+    "coefficients of a block": ("demo",),
+    "local steps": ("diloco",),
+}
+"""What the number in a setting's name is, by method."""
+
+NOTES: Mapping[tuple[str, ...], str] = {
+    ("dgc", "onebit_adam"): (
+        "the payload includes the warm-ups of `dgc` and the dense steps of `onebit_adam`. In a longer "
+        "training their payloads approach those of `dgc_sampled` and `ef_signsgd`"
+    ),
+    ("dgc",): (
+        "`dgc` is the method as printed: its momentum factor masking lowers the effective learning rate of "
+        "entries that are sent often (docs/benchmark.md); *unmasked*: without it. On the first edition's "
+        "LSTM it lacks the local clipping that its paper has for recurrent networks"
+    ),
+    ("diloco",): (
+        "`diloco` takes its local steps with the optimizer of the workload (its paper: AdamW); its bytes are "
+        "means over local steps"
+    ),
+    ("gravac",): (
+        "`gravac` decides for 4 workers on 1 Gbit/s and 20 ms of compute, whatever network it is shown on"
+    ),
+    ("scadles", "gravac"): "`scadles` and `gravac` may choose to send everything",
+    ("redsync",): "`redsync` *True*: places and one mean value are sent",
+    ("adam", "onebit_adam", "demo", "signsgd"): (
+        "`adam`, `onebit_adam`, `demo` and `signsgd` use another optimizer: *better* and *worse* compare two "
+        "trainings, not compression alone"
+    ),
+}
+"""What a reader must know of methods, for pages that have one of them."""
+
+BY_METHOD = (
+    "The figures *bytes* have all settings of a workload; settings of equal bytes are drawn side by side. "
+    "Their line connects means, which are uncertain: a neighbour within the bars may belong to the front as "
+    "well."
+)
+BY_WORKERS = (
+    "The figure *workers* has the settings that all numbers of workers share. All train with one global "
+    "batch, the same number of steps and the same rate."
+)
+WIRE_AT = (
+    "*wire*: bytes that the collectives move between N workers, computed from the recorded collectives with "
+    "the ring's factors (allreduce 2 (N-1) / N, allgather N-1), not measured at that N; shards are 1/N. The "
+    "losses are those of the workers that trained"
+)
+WIRE_OF_OWN = (
+    "*wire*: bytes that the collectives move between the workers of the row, computed from the recorded "
+    "collectives with the ring's factors for N workers (allreduce 2 (N-1) / N, allgather N-1)"
+)
+
 ALSO = ("images", "text")
 """``experiment.artifact`` of the runs of the recipes (conf/paper/benchmark.yaml)."""
 
@@ -74,6 +133,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     is_quick = scale == SHOWS_THAT_IT_RUNS
     differ_in_workers = len({_workers(runs, name) for name in present}) > 1
+    ways = {"wire": OWN_WIRE} if differ_in_workers else {f"wire, N={n}": WIRE[n] for n in WIRE}
+    methods = sorted({run.method for run in shown})
     figures: dict[str, Callable[[], Figure]] = {}
     if differ_in_workers:
         figures["workers"] = partial(_workers_figure, found, judged, shown, scale)
@@ -91,7 +152,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         [
             *(Section("What the seeds show", table) for table in classes),
             Section("Settings"),
-            *(Section(titles[name], _table(found, judged[name], shown)) for name in present),
+            *(
+                Section(titles[name], _table(found, judged[name], shown, ways))
+                for name in present
+            ),
             *([] if scores is None else [Section("Score", scores)]),
             Section("Modelled time"),
             *([Section("Tuning", tuned), Section("All rates", rates)] if len(rates) else []),
@@ -107,7 +171,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "largest": f"{profiles.LARGEST:g}",
             "targets": "; ".join(_target(name, shown) for name in present),
             "seeds": MIN_SEEDS,
-            "settings": len({run.method for run in shown}),
+            "names": _names_in_words(methods),
+            "notes": "".join(f"- {text}\n" for text in _notes(methods)),
+            "wire": WIRE_OF_OWN if differ_in_workers else WIRE_AT,
+            "figures": BY_WORKERS if differ_in_workers else BY_METHOD,
             "workloads": "; ".join(titles.values()),
             "twins": ", ".join(f"{row} as {first}" for row, first in frame.twins(shown).items()) or "none",
         },
@@ -238,8 +305,40 @@ def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
     )
 
 
-def _table(found: pd.DataFrame, judged: Judged, runs: Sequence[Run]) -> pd.DataFrame:
-    """The settings of a workload, most bytes first."""
+def _names_in_words(settings: Sequence[str]) -> str:
+    """What the numbers and words in the names of these settings are."""
+    used = {
+        what: [method for method in methods if any(is_of(one, method) for one in settings)]
+        for what, methods in NUMBERS.items()
+    }
+    words = [
+        f"{what} ({', '.join(f'`{method}`' for method in methods)})"
+        for what, methods in used.items()
+        if methods
+    ]
+    text = f"the number is {'; '.join(words)}." if words else ""
+    ends = {"plain": "without error feedback", "sharded": "the aggregation"}
+    told = (f" *{end}*: {means}." for end, means in ends.items() if _any_ends(settings, end))
+    return f"Names: {text}{''.join(told)}" if text else ""
+
+
+def _any_ends(settings: Sequence[str], end: str) -> bool:
+    return any(setting.endswith(f"_{end}") for setting in settings)
+
+
+def _notes(settings: Sequence[str]) -> list[str]:
+    """The notes on the methods of these settings."""
+    return [
+        text
+        for methods, text in NOTES.items()
+        if any(is_of(setting, method) for setting in settings for method in methods)
+    ]
+
+
+def _table(
+    found: pd.DataFrame, judged: Judged, runs: Sequence[Run], ways: Mapping[str, str]
+) -> pd.DataFrame:
+    """The settings of a workload, most bytes first. ``ways``: quantities of wire bytes by heading."""
     rows = {row: row.partition(".")[2] for row in judged.shown}
     has_target = not found[(found["quantity"] == STEPS) & found["row"].isin(rows)].empty
     columns = (
@@ -248,7 +347,7 @@ def _table(found: pd.DataFrame, judged: Judged, runs: Sequence[Run]) -> pd.DataF
         Column(f"loss, {judged.workload.unit}", LOSS, partial(or_diverged, decimals=1)),
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
-        *(Column(f"wire, N={workers}", WIRE[workers], amount) for workers in WIRE),
+        *(Column(heading, way, amount) for heading, way in ways.items()),
         *([Column(STEPS, STEPS, _or_missed)] if has_target else []),
     )
     table = frame.pivot(found, rows, columns, "setting")

@@ -67,13 +67,18 @@ def stated(present: Collection[str]) -> Headline | None:
     return None
 
 
+def is_of(setting: str, method: str) -> bool:
+    """Whether a setting is of a method: ``topk_0.01`` is of ``topk``."""
+    return setting == method or setting.startswith(f"{method}_")
+
+
 def colour_of(setting: str) -> str:
     """The colour of a setting's family; that of the longest name that it begins with."""
     fitting = [
         (len(name), colour)
         for colour, names in FAMILIES.items()
         for name in names
-        if setting == name or setting.startswith(f"{name}_")
+        if is_of(setting, name)
     ]
     return max(fitting, default=(0, OTHERS))[1]
 
@@ -138,7 +143,8 @@ def _is_drawn(point: Point) -> bool:
 def _bars(workload: Workload) -> str:
     return (
         "bars: 95 % interval of the loss, if there is one; grey: a loss within "
-        f"±{workload.margin:g} {workload.unit_in_words}; equal bytes side by side"
+        f"±{workload.margin:g} {workload.unit_in_words}; equal bytes side by side; loss: linear to "
+        f"±{2 * workload.margin:g}, then logarithmic"
     )
 
 
