@@ -57,6 +57,7 @@ from dgc_repro.kernel import native, rotate
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.rotate import RotatedLayout
+from dgc_repro.kernel.workspace import at_a_time
 from dgc_repro.payload import Rotated
 from dgc_repro.payload.rotated import pack
 
@@ -122,7 +123,7 @@ class EDEN(Quantizer):
         overwritten."""
         found, table, d = [], levels(self.bits, rows.device), rows.shape[1]
         edges = (table[1:] + table[:-1]) / 2
-        step = max(1, _AT_A_TIME // d)
+        step = max(1, at_a_time(rows.device) // d)
         for x, key, start in zip(
             rows.split(step), keys.split(step), first.split(step), strict=True
         ):
@@ -151,7 +152,6 @@ def _sum(rows: Tensor) -> Tensor:
     return rows[:, 0].clone()
 
 
-_AT_A_TIME = 1 << 18  # values whose float64 copies stay in a processor's cache
 _layout = lru_cache(maxsize=64)(RotatedLayout)
 
 

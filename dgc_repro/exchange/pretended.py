@@ -124,6 +124,8 @@ class Pretended(TorchDispatchMode):
         start = tensor.storage_offset() * tensor.itemsize
         here = bytearray(values[start : start + tensor.nbytes])
         with _disable_current_modes():
+            if not here:  # frombuffer takes no empty buffer
+                return torch.empty(tensor.shape, dtype=tensor.dtype)
             return torch.frombuffer(here, dtype=tensor.dtype).view(tensor.shape)
 
     def _remember(self, tensor: Tensor, values: Tensor | None, times: int = 1) -> None:

@@ -22,9 +22,9 @@ from dgc_repro.kernel import codes, counter, sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.layout import Layout
+from dgc_repro.kernel.workspace import at_a_time
 
 _ROW = 32  # values; tensors are filled up to whole rows
-_AT_A_TIME = 1 << 18  # values whose codes (i32) stay in a processor's cache
 _NO_NUMBER = 255  # the exponent of what is not finite, in float32 and in E8M0
 TENSOR, BLOCKS, CODES = range(3)
 """The parts of a tensor's payload: f32[1] scale of the tensor, u8[blocks] scales, u8 packed codes."""
@@ -156,8 +156,9 @@ class FloatLayout(Layout):
         work.zero_()
         torch._foreach_copy_(self.values(work), [tensor.view(-1) for tensor in x.tensors])
         filled = [i for i, n in enumerate(self.sizes) if n]
-        outer = largest[_filled(self, device)] / (
-            form.element.largest * (form.scale.largest if form.scale else 1.0)
+        outer = _divided(
+            largest[_filled(self, device)],
+            form.element.largest * (form.scale.largest if form.scale else 1.0),
         )
         if form.of_tensor:
             torch._foreach_copy_(
@@ -170,7 +171,7 @@ class FloatLayout(Layout):
             key = torch.from_numpy(keys[filled]).to(device, non_blocking=True)
             drawn, place = self._of_blocks(key)[:, None], _places(self, device).view(rows.shape)
         packed, scales = [], []
-        step = max(1, _AT_A_TIME // rows.shape[1])
+        step = max(1, at_a_time(device) // rows.shape[1])
         for start in range(0, len(rows), step):
             some = slice(start, start + step)
             code, scale = _scaled(rows[some], form, factor[some])
@@ -196,9 +197,14 @@ def _scaled(x: Tensor, form: Format, factor: Tensor) -> tuple[Tensor, Tensor]:
         code = (exponent - form.element.highest).clamp(0, _NO_NUMBER - 1)
         code = code.masked_fill(exponent == _NO_NUMBER, _NO_NUMBER)
         return code.to(torch.uint8), table(None, x.device)[code]
-    ratio = largest / form.element.largest / factor
+    ratio = _divided(largest, form.element.largest) / factor
     code = rounded(torch.where(factor > 0, ratio, 0.0), form.scale, None)
     return code.to(torch.uint8), table(form.scale, x.device)[code] * factor
+
+
+def _divided(x: Tensor, by: float) -> Tensor:
+    """x / by, rounded once. On a GPU torch multiplies by the reciprocal of a number of the host."""
+    return x / torch.full((), by, device=x.device)
 
 
 def rounded(y: Tensor, element: Element, random: Tensor | None) -> Tensor:

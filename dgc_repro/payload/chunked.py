@@ -60,8 +60,8 @@ class Chunked(BatchPayload):
         self.work.zero_()
         for one in (self, *others):
             places, values = one.entries()
-            # Not index_add_(alpha=weight): the product is rounded before the sum, as elsewhere.
-            self.work.index_add_(0, places, values * weight)
+            # Not index_add_: atomic additions of a GPU take denormal numbers for 0. Places are distinct.
+            self.work.index_copy_(0, places, self.work[places] + values * weight)
         self._spread(batch, accumulate=accumulate)
 
     def _spread(self, batch: Batch, *, accumulate: bool) -> None:

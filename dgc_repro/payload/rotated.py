@@ -16,9 +16,9 @@ from dgc_repro.kernel import codes, rotate
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.rotate import RotatedLayout
+from dgc_repro.kernel.workspace import at_a_time
 from dgc_repro.payload.interface import BatchPayload
 
-_AT_A_TIME = 1 << 18  # values whose codes (i32) stay in a processor's cache
 _LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
@@ -61,7 +61,8 @@ class Rotated(BatchPayload):
         for d, _, rows in self.layout.matrices(self.work):
             tensor, first = rotate.places(self.layout, d, rows.device)
             read = [(one.keys[tensor], *one._read(d)) for one in (self, *others)]
-            for start in range(0, len(rows), step := max(1, _AT_A_TIME // d)):
+            step = max(1, at_a_time(rows.device) // d)
+            for start in range(0, len(rows), step):
                 some = slice(start, start + step)
                 pieces = [(key[some], code[some], scale[some]) for key, code, scale in read]
                 self._decode(pieces, first[some], weight, rows[some])

@@ -213,3 +213,10 @@ def test_training_begins_where_the_list_cannot_be_made() -> None:
         pytest.warns(UserWarning, match="compiled in the first steps: RuntimeError: an operation"),
     ):
         compile_ahead(exchange)
+
+
+def test_known_values_may_be_none() -> None:
+    """A part without values of a tensor whose values the host knows; on torch 2.11 a list met one."""
+    with Pretended():
+        known = torch.zeros(3, dtype=torch.int32, device="cpu").to(CUDA)
+        assert torch.cat([known[:0], known[:2]]).tolist() == [0, 0]
