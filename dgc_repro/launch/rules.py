@@ -319,8 +319,9 @@ DION = (
     Rule(
         "optimizer.clip_norm",
         lambda c: c.optimizer.clip_norm,
-        "compressor=dion answers with directions, which must not be scaled; use optimizer.clip_norm=null "
-        "and clip on the workers: wrap=[clip_local,per_layer,error_feedback] wrapper.clip_local.threshold={found}",
+        "compressor=dion answers with directions, which must not be scaled; use "
+        "optimizer.clip_norm=null and clip on the workers: wrap=[clip_local,per_layer,error_feedback] "
+        "wrapper.clip_local.threshold={found}",
     ),
     Rule(
         "train.local_steps",
