@@ -30,8 +30,8 @@ from dgc_repro.bench.modelled import GPUS, LAUNCH_SECONDS, SHOWN, exchange_secon
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.blockfloat import BlockFloat
 from dgc_repro.compressor.demo import DeMo
-from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD

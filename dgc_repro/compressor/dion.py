@@ -18,7 +18,8 @@ the singular value decomposition M = U S V^T; where M keeps its direction, the a
 
 Differs: a worker subtracts its own P R_i^T, the paper P R^T with the mean R. The mean over workers is the
 same, and so is every update. By the paper's rule the difference between M_i and the other workers' never
-decays: if data differ between workers, it grows in proportion to the steps. Here the part that P spans decays.
+decays: if data differ between workers, it grows in proportion to the steps. Here its part in the span of P
+decays.
 A column of P that depends on those before it becomes zero, and a zero column of Q is drawn anew, as PowerSGD
 does (compressor/powersgd.py). The authors' code adds 1e-8 to norms, and such a column gets any direction. The
 first Q is drawn as PowerSGD's. The authors' code takes no convolution kernels; here a kernel is a matrix of

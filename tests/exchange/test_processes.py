@@ -13,8 +13,8 @@ from processes import JobFailed, World
 from samples import AllKinds, Letters, LowRank, SendsBroken, Threshold, gradient, letter
 
 from dgc_repro.compressor.demo import DeMo
-from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.ladder import Ladder
