@@ -20,7 +20,8 @@ OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
 REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) \
-	$(addprefix reproduce-lecture-,density waiting allreduce batch_size linear_scaling large_batch sharpness generalization onebit lowrank dgc pufferfish)
+	$(addprefix reproduce-lecture-,density waiting allreduce batch_size linear_scaling large_batch sharpness generalization onebit lowrank dgc pufferfish) \
+	$(addprefix reproduce-mlsbench-,payloads compression)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -116,10 +117,12 @@ reproduce-lecture-sharpness: ## train and draw sharpness against batch size (lec
 reproduce-lecture-generalization: ## train 128 networks and rank measures of generalization (lecture)
 reproduce-lecture-allreduce: ## model ring, tree and halving-doubling allreduce (lecture)
 reproduce-lecture-pufferfish: ## train and compare Pufferfish, dense training and PowerSGD at equal bytes (lecture)
+reproduce-mlsbench-payloads: ## build models and count the bytes of "100x compression" (MLS-Bench)
+reproduce-mlsbench-compression: ## train MLS-Bench's compression baselines and count their bytes
 
 # The artifact is the target without "reproduce-"; "gravac-table2" is gravac/table2. Two targets have short names.
 $(REPRODUCE): reproduce-%: $(INSTALLED)
-	$(BIN)/python -m dgc_repro reproduce $(subst gravac-,gravac/,$(subst lecture-,lecture/,$(subst dynamic-,dynamic/,$(patsubst dgc-ptb,lecture/ptb,$(patsubst table1,dynamic/table1,$*))))) scale=$(SCALE) $(ARGS)
+	$(BIN)/python -m dgc_repro reproduce $(subst mlsbench-,mlsbench/,$(subst gravac-,gravac/,$(subst lecture-,lecture/,$(subst dynamic-,dynamic/,$(patsubst dgc-ptb,lecture/ptb,$(patsubst table1,dynamic/table1,$*)))))) scale=$(SCALE) $(ARGS)
 
 reproduce-gravac-fig1: reproduce-gravac-fig1a reproduce-gravac-fig1b ## both parts of GraVAC's figure 1
 

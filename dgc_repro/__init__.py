@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.demo import DeMo as DeMo
     from dgc_repro.compressor.dense import Dense as Dense
     from dgc_repro.compressor.dgc_sampled import DGCSampled as DGCSampled
+    from dgc_repro.compressor.dion import Dion as Dion
     from dgc_repro.compressor.eden import EDEN as EDEN
     from dgc_repro.compressor.ef_signsgd import EFSignSGD as EFSignSGD
     from dgc_repro.compressor.error_feedback import ErrorFeedback as ErrorFeedback
@@ -67,6 +68,7 @@ _PUBLIC = {
     "DeMo": "compressor.demo",
     "Dense": "compressor.dense",
     "DGCSampled": "compressor.dgc_sampled",
+    "Dion": "compressor.dion",
     "EDEN": "compressor.eden",
     "EFSignSGD": "compressor.ef_signsgd",
     "ErrorFeedback": "compressor.error_feedback",

@@ -156,6 +156,7 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
         "policy=scheduled": ["compressor=topk"],
         "policy=accordion": ["compressor=topk"],
         "policy=adaqs": ["compressor=uniform"],
+        "optimizer=dion": ["compressor=dion"],
         "policy=gravac": ["compressor=topk"],
         "policy=scadles": ["compressor=topk"],
         "policy=oracle": ["compressor=topk", f"policy.runs=['{FINISHED}',null]"],

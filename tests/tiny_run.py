@@ -84,6 +84,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "ef_signsgd": ("compressor=ef_signsgd", "wrap=[error_feedback]"),
     # Low rank.
     "powersgd": ("compressor=powersgd", "compressor.rank=2", "wrap=[error_feedback]"),
+    "dion": ("compressor=dion",),
     "powersgd on a ladder": (
         *("compressor=powersgd", "policy=fixed", "policy.field=rank", "policy.values=[4,1]"),
         *("policy.rung=2", "wrap=[error_feedback]"),

@@ -31,6 +31,7 @@ from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.blockfloat import BlockFloat
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.eden import EDEN
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD
@@ -251,7 +252,7 @@ def judge(what: str, number: int, at_most: int | None) -> dict[str, Any]:
 def launches_at_most(leaf: object) -> int | None:
     """The target of a method."""
     # All but the first have no GPU kernels of their own.
-    if isinstance(leaf, Dense | SparseLoCo | DeMo | EDEN | BlockFloat):
+    if isinstance(leaf, Dense | SparseLoCo | DeMo | Dion | EDEN | BlockFloat):
         return None
     if isinstance(leaf, PowerSGD):
         return 300

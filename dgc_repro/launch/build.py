@@ -86,7 +86,7 @@ def build_run(
         if settings.channels_last:
             module = module.to(memory_format=torch.channels_last)
         named = dict(module.named_parameters())
-        compressor = build_compressor(config, c.policy)
+        compressor = build_compressor(config, c.policy, module)
         parameters = {name: p for name, p in named.items() if p.requires_grad}
         exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=c.exchange.unit)
         compile_ahead(exchange, c.policy)

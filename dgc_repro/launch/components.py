@@ -18,14 +18,17 @@ from torch import nn
 
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.interface import Compressor, Measurable, nested
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.launch.paths import members, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import mapping, nearest
 from dgc_repro.model.low_rank import LowRank
+from dgc_repro.optimizer.muon import names_of_others
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.planned import PlansByEpoch
@@ -148,9 +151,27 @@ def settled(config: Config) -> dict[str, Any]:
     return own
 
 
-def build_compressor(config: Config, policy: Policy) -> Compressor:
+def build_compressor(config: Config, policy: Policy, module: nn.Module | None = None) -> Compressor:
     """Fold leaf, ladder and wrappers: ``wrap`` is outermost first; ``ladder`` in it says where the
-    ladder goes (default: innermost, so that all rungs share what is around it)."""
+    ladder goes (default: innermost, so that all rungs share what is around it). ``module``: the model, which
+    `Dion` needs to know which tensors are matrices."""
+    compressor = _folded(config, policy)
+    if module is None or not any(isinstance(part, Dion) for part in nested(compressor)):
+        return compressor
+    return _exempting(compressor, names_of_others(module))
+
+
+def _exempting(nest: Any, names: Sequence[str]) -> Compressor:
+    """The nest whose `PerLayer` also sends the tensors of these names uncompressed."""
+    if isinstance(nest, PerLayer):
+        return dataclasses.replace(nest, dense=(*nest.dense, *names))
+    if hasattr(nest, "inner"):
+        return dataclasses.replace(nest, inner=_exempting(nest.inner, names))  # type: ignore[no-any-return]
+    return nest  # type: ignore[no-any-return]
+
+
+def _folded(config: Config, policy: Policy) -> Compressor:
+    """The nest of a config."""
     wrap = _wrap_list(config)
     has_ladder = policy.field is not None
     if LADDER in wrap and not has_ladder:

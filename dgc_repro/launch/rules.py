@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from dgc_repro.compressor.demo import DeMo
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.nesting import NAMES, momentum_of
@@ -35,6 +36,7 @@ from dgc_repro.launch.networks import modelled
 from dgc_repro.launch.paths import members, option
 from dgc_repro.launch.ranks import inside_torchrun
 from dgc_repro.launch.sections import NETLAB, SLURM
+from dgc_repro.optimizer import dion
 from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import SPREAD, measures
@@ -85,6 +87,7 @@ class Setup:
         self.wrapper = self.momentum and NAMES[type(self.momentum)]
         demos = [part for part in self.parts if isinstance(part, DeMo)]
         decays = [p.decay for p in self.parts if isinstance(p, ErrorFeedback) and p.decay < 1]
+        self.has_dion = any(isinstance(part, Dion) for part in self.parts)
         self.demo_signs = any(demo.sign for demo in demos)
         self.demo_decay = decays[0] if demos and decays else None
         """Of the residual, which is DeMo's momentum."""
@@ -256,6 +259,12 @@ TRAINING = (
 )
 OPTIMIZER = (
     Rule(
+        "compressor",
+        lambda c: isinstance(c.optimizer, dion.Dion) and not c.has_dion,
+        "optimizer=dion applies the directions that compressor=dion makes; use compressor=dion, or "
+        "optimizer=muon",
+    ),
+    Rule(
         "optimizer.compressed",
         lambda c: c.sam_first and c.overlap,
         "first exchanges a second gradient after backward; use exchange.overlap=false, or "
@@ -285,6 +294,40 @@ OPTIMIZER = (
         lambda c: c.demo_decay and not c.has_local_steps and c.own_momentum,
         "the residual of demo is its momentum (wrapper.error_feedback.decay={c.demo_decay:g}), got "
         "{c.own_value:g} here too; use optimizer.{found}=0",
+    ),
+)
+DIONS_NESTS = [["per_layer", "error_feedback"], ["clip_local", "per_layer", "error_feedback"]]
+DION = (
+    Rule(
+        "optimizer",
+        lambda c: not isinstance(c.optimizer, dion.Dion) and type(c.optimizer).__name__,
+        "compressor=dion answers with directions, which optimizer=dion alone applies, got {found}; use "
+        "optimizer=dion",
+    ),
+    Rule(
+        "policy.field",
+        lambda c: c.policy.field,
+        "rung 0 would answer with gradients, and compressor=dion answers with directions, got {found}; use "
+        "policy=fixed policy.field=null",
+    ),
+    Rule(
+        "wrap",
+        lambda c: list(c.config["wrap"]) not in DIONS_NESTS and ",".join(c.config["wrap"]),
+        "per_layer sends embeddings and vectors uncompressed, and the residual of error_feedback is dion's "
+        "momentum, got [{found}]; use [per_layer,error_feedback], or [clip_local,per_layer,error_feedback]",
+    ),
+    Rule(
+        "optimizer.clip_norm",
+        lambda c: c.optimizer.clip_norm,
+        "compressor=dion answers with directions, which must not be scaled; use "
+        "optimizer.clip_norm=null and clip on the workers: wrap=[clip_local,per_layer,error_feedback] "
+        "wrapper.clip_local.threshold={found}",
+    ),
+    Rule(
+        "train.local_steps",
+        lambda c: c.has_local_steps and c.train.local_steps,
+        "dion orthonormalizes the momentum of every step's gradient, and with {c.local} workers exchange "
+        "none within a round; use train.local_steps=1, or optimizer=muon with another compressor",
     ),
 )
 SAME_SETTING = "onebit_adam needs optimizer=adam with the same setting (wrapper.onebit_adam."
@@ -397,6 +440,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _refuse_large_model(c)  # before a rule builds the model
     fit_together(c.compressor, c.policy, c.exchange.unit, c.overlap)
     tables = [WORLD, LAB * c.in_lab, TRAINING, LOCAL_STEPS * c.has_local_steps, OPTIMIZER]
+    tables.append(DION * c.has_dion)
     for rule in (*itertools.chain(*tables), *ONEBIT_ADAM * isinstance(c.momentum, OneBitAdam)):
         if line := rule.line(c):
             raise UserError(line)

@@ -1,4 +1,4 @@
-"""torchvision's ResNets with the width and the stem free: what resnet18 and resnet101 share.
+"""torchvision's ResNets with the width and the stem free: what resnet18, resnet101 and cifar_resnet share.
 
 Blocks, parameter names, forward pass and initialization are torchvision's; at width 64 with the
 ImageNet stem the networks are torchvision's own, the same bits for the same seed.
@@ -25,7 +25,7 @@ class FreeResNet(ResNet):
 
     stem: `cifar` (3x3 of stride 1, no pooling) or `imagenet` (7x7 of stride 2, max-pooling).
     width: channels of the first stage's blocks; the stages have 1, 2, 4 and 8 times as many.
-    depths: blocks of the four stages.
+    depths: blocks of the stages, four or fewer.
 
     torchvision's constructor fixes 64 channels, so this one takes its place, line for line (and in
     the same order, so that the same seed gives the same weights); stages and forward pass are
@@ -58,11 +58,15 @@ class FreeResNet(ResNet):
             nn.Identity() if stem == "cifar" else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         )
         self.layer1 = self._make_layer(block, width, depths[0])
-        self.layer2 = self._make_layer(block, 2 * width, depths[1], stride=2)
-        self.layer3 = self._make_layer(block, 4 * width, depths[2], stride=2)
-        self.layer4 = self._make_layer(block, 8 * width, depths[3], stride=2)
+        for stage in (1, 2, 3):  # layer2 to layer4
+            made = (
+                self._make_layer(block, width << stage, depths[stage], stride=2)
+                if stage < len(depths)
+                else nn.Identity()
+            )
+            setattr(self, f"layer{stage + 1}", made)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
-        self.fc = nn.Linear(8 * width * block.expansion, num_classes)
+        self.fc = nn.Linear(self.inplanes, num_classes)
 
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -28,6 +28,7 @@ spectral_unclamped, B = mu B + G (of which X is the same), and a, b, c change wi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -58,14 +59,7 @@ class Muon(Optimizer):
     eps: Positive = 1e-10
 
     def _groups(self, module: nn.Module) -> Iterable[Any]:
-        known, adam_factor = matrices(module), self.adam_lr / self.lr
-        hidden = [p for p in module.parameters() if p in known]
-        others = [p for p in module.parameters() if p not in known]
-        groups = [
-            {"params": hidden, "is_matrix": True, "lr_factor": 1.0},
-            {"params": others, "is_matrix": False, "lr_factor": adam_factor},
-        ]
-        return [group for group in groups if group["params"]]
+        return matrices_and_others(module, self.adam_lr / self.lr)
 
     def of(self, parameters: Iterable[Any], lr: float) -> MuonOptimizer:
         return MuonOptimizer(parameters, lr, self)
@@ -85,27 +79,56 @@ def matrices(module: nn.Module) -> set[nn.Parameter]:
     return {p for p in module.parameters() if p.ndim == 2 or p in kernels} - apart
 
 
-class MuonOptimizer(LAMBOptimizer):
-    """The optimizer of a loop. A group with ``is_matrix`` goes through `torch.optim.Muon`, the others through
-    Adam; all states are here."""
+def names_of_others(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the tensors of two or more dimensions that are no `matrices`."""
+    known = matrices(module)
+    return tuple(name for name, p in module.named_parameters() if p.ndim > 1 and p not in known)
 
-    def __init__(self, params: Iterable[Any], lr: float, of: Muon) -> None:
+
+def matrices_and_others(module: nn.Module, adam_factor: float) -> list[dict[str, Any]]:
+    """Return the groups of a `MatrixOptimizer`. ``adam_factor``: the others' rate over the matrices'."""
+    known = matrices(module)
+    hidden = [p for p in module.parameters() if p in known]
+    others = [p for p in module.parameters() if p not in known]
+    groups = [
+        {"params": hidden, "is_matrix": True, "lr_factor": 1.0},
+        {"params": others, "is_matrix": False, "lr_factor": adam_factor},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class MatrixOptimizer(LAMBOptimizer):
+    """The optimizer of a loop that moves groups with ``is_matrix`` by `move`, and the others by Adam."""
+
+    def __init__(self, params: Iterable[Any], lr: float, of: Any) -> None:
         """``of``: the settings. A group may have an ``lr_factor`` (optimizer/sgd.py)."""
         super().__init__(params, lr, (of.beta1, of.beta2), of.eps)
-        self._matrix_settings: dict[str, Any] = {
-            "momentum": of.momentum,
-            "nesterov": of.nesterov,
-            "adjust_lr_fn": of.scale,
-        }
         for group in self.param_groups:
             group |= {"weight_decay": of.weight_decay, "adapts": False}
             group["lr"] = lr * group["lr_factor"]
 
     def update(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
         """Move the weights of one group."""
-        if not group["is_matrix"]:
-            super().update(group, weights, gradients)
-            return
+        update = self.move if group["is_matrix"] else super().update
+        update(group, weights, gradients)
+
+    @abstractmethod
+    def move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Move the matrices of a group."""
+
+
+class MuonOptimizer(MatrixOptimizer):
+    """Matrices go through `torch.optim.Muon`; all states are here."""
+
+    def __init__(self, params: Iterable[Any], lr: float, of: Muon) -> None:
+        super().__init__(params, lr, of)
+        self._matrix_settings: dict[str, Any] = {
+            "momentum": of.momentum,
+            "nesterov": of.nesterov,
+            "adjust_lr_fn": of.scale,
+        }
+
+    def move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
         views = [nn.Parameter(as_matrix(weight)) for weight in weights]
         rates = {"lr": group["lr"], "weight_decay": group["weight_decay"]}
         # It takes matrices alone, so that it gets views, for this step. The states are kept by weight.

@@ -19,6 +19,7 @@ FULL_MODELS = {
     "ResNet18": ("ResNet", 11_173_962),
     "ResNet101": ("ResNet", 44_549_160),
     "VGG16": ("VGG", 138_365_992),
+    "VGG11": ("VGG", 9_756_426),  # of 10 classes
     "LSTM": ("LSTM", 66_034_000),
     "LSTM, tied": ("LSTM", 51_034_000),
 }

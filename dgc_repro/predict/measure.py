@@ -24,7 +24,7 @@ from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.launch import cli_args, environment
-from dgc_repro.launch.components import build_compressor, build_policy, settled
+from dgc_repro.launch.components import build_compressor, build_policy, settled, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.overrides import check_overrides, composed
 from dgc_repro.launch.rules import validate
@@ -80,8 +80,9 @@ def timed(
             own = config if row.loss is None else with_method(config, row.run)
             policy = build_policy(own)
             plan = policy.plan(policy.init(), 0)
+            compressor = build_compressor(own, policy, unallocated(own))
             exchange, calls = time_exchange(
-                build_compressor(own, policy), gradients, workers, plan, own["exchange"]["unit"]
+                compressor, gradients, workers, plan, own["exchange"]["unit"]
             )
             talk = seconds_of(calls, costs)
             hidden = min(talk, speed.BACKWARD * compute) if speed.can_overlap(row.run) else 0.0

@@ -18,6 +18,7 @@ from dgc_repro import (
     DeMo,
     Dense,
     DGCSampled,
+    Dion,
     ErrorFeedback,
     Ladder,
     LoCo,
@@ -114,6 +115,9 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((DeMo, {"k": value}, f"k: a whole number from 1, got {value}") for value in (0, 2.5, True)),
     *((DeMo, {"chunk": value}, f"chunk: a whole number from 1 to 256, got {value}")
       for value in (0, 257)),
+    *((Dion, {"rank_fraction": value}, f"rank_fraction: {SHARE}, got {value!r}")
+      for value in (0, 1.01, "all")),
+    (Dion, {"momentum": 1}, "momentum: a number from 0 to below 1, got 1"),
     (DeMo, {"sign": 1}, "sign: true or false, got 1"),
     *((LoCo, {"inner": Dense(), "beta": value}, f"beta: a number from 0 to below 1, got {value}")
       for value in (1, -0.1)),

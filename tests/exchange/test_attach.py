@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_wrapper
 
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
@@ -57,6 +58,7 @@ COMPRESSORS: dict[str, Compressor] = {
     "topk": TopK(0.1),
     "topk fed back": ErrorFeedback(TopK(0.1)),
     "uniform": PerLayer(EF4),
+    "directions": PerLayer(ErrorFeedback(Dion(0.3))),
 }
 EARLY = ["float32", "mixed", "unused", "accumulated", "frozen before", "frozen in mid-training"]
 CONVERTED = [name for name in LOOPS if "frozen" not in name]

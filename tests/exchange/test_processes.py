@@ -14,6 +14,7 @@ from samples import AllKinds, Letters, LowRank, SendsBroken, Threshold, gradient
 
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.ladder import Ladder
@@ -75,6 +76,7 @@ SUMS: dict[str, Any] = {
     "exempt": ErrorFeedback(PerLayer(Dense())),
     "two rounds": LowRank(),
     "all kinds": AllKinds(),
+    "directions": ErrorFeedback(Dion(0.2)),
 }
 FED = [name for name in GATHERED if " " in name or name.startswith("ef-")]
 CASES = [

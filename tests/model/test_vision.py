@@ -14,9 +14,11 @@ import torchvision
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
+from dgc_repro.model.cifar_resnet import CifarResNet
 from dgc_repro.model.resnet import FreeResNet
 from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.model.resnet101 import ResNet101
+from dgc_repro.model.vgg11 import VGG11
 from dgc_repro.model.vgg16 import VGG16
 
 IMAGES = (2, 3, 32, 32)
@@ -44,6 +46,9 @@ def assert_same_network(ours: nn.Module, theirs: nn.Module) -> None:
         (ResNet101(stem="cifar", num_classes=10), 42_512_970),
         (VGG16(batch_norm=True, num_classes=1000), 138_365_992),
         (VGG16(batch_norm=False, num_classes=1000), 138_357_544),
+        (CifarResNet(), 272_474),  # these three: as MLS-Bench's training script prints them
+        (CifarResNet(blocks=9), 855_770),
+        (VGG11(num_classes=100), 9_802_596),
     ],
 )
 def test_a_network_has_the_published_number_of_parameters(model: Any, count: int) -> None:
@@ -109,3 +114,11 @@ def test_all_layers_of_vgg16_scale_with_the_width() -> None:
     linear = [m.out_features for m in network.modules() if isinstance(m, nn.Linear)]
     assert linear == [64 * width, 64 * width, 7]
     assert network(torch.randn(IMAGES)).shape == (2, 7)
+
+
+def test_the_cifar_resnets_and_vgg11_of_mls_bench_take_small_images() -> None:
+    resnet = CifarResNet(blocks=2, width=4).build(7)
+    channels = [resnet.get_submodule(f"layer{i}.1.conv2").weight.shape[0] for i in (1, 2, 3)]
+    assert channels == [4, 8, 16]
+    for network in (resnet, VGG11(width=8).build(7)):
+        assert network(torch.randn(IMAGES)).shape == (2, 7)

@@ -28,6 +28,7 @@ LADDERS: dict[str, tuple[str, Any, Any] | None] = {
     "magnitude": FACTORS,
     "dgc": FACTORS,
     "powersgd": ("rank", 4, 1),
+    "dion": ("rank_fraction", 0.5, 0.25),
     "qsgd": ("levels", 127, 7),
     "loco": ("bits", 8, 4),
     "demo": ("k", 8, 2),
@@ -79,8 +80,10 @@ def refusal(compressor: str, policy: str) -> str | None:
     """How the line begins that says why these two do not go together; None: they do."""
     if LADDERS[compressor] is None:
         return "policy.field: the compressor has no setting 'factor' (it has none)"
-    if compressor in ("powersgd", "running_uniform") and policy in MEASURING:
+    if compressor in ("powersgd", "dion", "running_uniform") and policy in MEASURING:
         return "policy: it must measure each rung before it chooses"
+    if compressor == "dion":
+        return "policy.field: rung 0 would answer with gradients"
     if compressor == "magnitude" and policy == "accordion":
         return "exchange.unit: model joins all tensors into one, and this policy judges each"
     return None

@@ -44,6 +44,7 @@ TWO: dict[str, tuple[str, ...]] = {
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
     "muon": ("optimizer=muon", "compressor=topk"),
+    "dion": SETTINGS["dion"],
     "local steps": ("train.local_steps=3", *UNIFORM4_EF),
     "fragments": (
         *(*UNIFORM4_EF, "optimizer=muon", "train.batch_size=8", "train.local_steps=4"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
@@ -56,6 +57,38 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _low_rank(
         "per-layer-powersgd", PerLayer(ErrorFeedback(PowerSGD(1)), ("huge",)), excuses=FED_BACK
+    ),
+)
+
+# Dion.
+
+
+@asks.register
+def _(leaf: Dion, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    n = tensor.numel()
+    rows = tensor.shape[0] if tensor.dim() > 1 else 1
+    cols = n // rows if n else 0
+    r = math.ceil(leaf.rank_fraction * min(rows, cols))
+    if tensor.dim() < 2 or r * (rows + cols) >= n:
+        return (Asked("mean", ((n, 4),)),)
+    longer, shorter = max(rows, cols), min(rows, cols)
+    return (Asked("mean", ((r * longer, 4),)), Asked("mean", ((r * shorter, 4),)))
+
+
+_DIRECTS = {"averaging": "the answer is a direction: test_dion.py, test_six_steps_are_the_papers"}
+_TURNED = 2.0**-12
+"""Columns of P that are almost dependent are divided by what is left of them, which multiplies roundings."""
+
+SETTINGS += (
+    Setting("dion", Dion(0.25), excuses=_PROJECTS | _DIRECTS, cancelled=_TURNED),
+    *(
+        Setting(  # of "huge" the norm of 65 values is none in float32
+            f"per-layer-dion-{method.rank_fraction:g}",
+            PerLayer(ErrorFeedback(method), ("huge",)),
+            excuses=FED_BACK | _DIRECTS,
+            cancelled=_TURNED,
+        )
+        for method in (Dion(0.1, 0.9), Dion(0.8))
     ),
 )
 

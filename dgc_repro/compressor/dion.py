@@ -1,0 +1,172 @@
+"""Dion: two thin factors of each matrix's momentum travel, and workers apply an orthonormalized update.
+
+Paper: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan, Langford, "Dion: Distributed orthonormalized updates",
+2025 (arXiv:2504.05295), with its compressed synchronization of data-parallel gradients and decoupled
+momentum; checked against the authors' code (microsoft/dion, `dion_reference.py`). The other half is
+optimizer=dion.
+Asks: for a matrix `Mean` of P, then `Mean` of R: 4 r rows + 4 r cols bytes. For a matrix whose factors would
+be no smaller, r (rows + cols) >= rows cols, `Mean` of its momentum: 4 rows cols bytes. For any other tensor
+`Mean` of the tensor: 4 n bytes. Keeps Q, 4 r min(rows, cols) bytes a matrix (and a spare of the same size).
+
+    M_i = M_i + G_i;  P = orthonormal(Mean(M_i Q));  R_i = M_i^T P;  R = Mean(R_i)
+    M_i = M_i - (1 - mu) P R_i^T;  Q = R with columns of norm 1;  answer = P Q^T
+
+The residual of the `ErrorFeedback` around this is M_i, and (1 - mu) P R_i^T is what was sent of it. A wide
+matrix, rows < cols, is taken as its transpose, as in the authors' code: P belongs to the longer side. At full
+rank, M = mu (M + G) is the momentum of SGD. One power iteration a step brings the answer close to U V^T of
+the singular value decomposition M = U S V^T; where M keeps its direction, the answer becomes U V^T.
+
+Differs: a worker subtracts its own P R_i^T, the paper P R^T with the mean R. The mean over workers is the
+same, and so is every update. By the paper's rule the difference between M_i and the other workers' never
+decays: if data differ between workers, it grows in proportion to the steps. Here its part in the span of P
+decays.
+A column of P that depends on those before it becomes zero, and a zero column of Q is drawn anew, as PowerSGD
+does (compressor/powersgd.py). The authors' code adds 1e-8 to norms, and such a column gets any direction. The
+first Q is drawn as PowerSGD's. The authors' code takes no convolution kernels; here a kernel is a matrix of
+output channels x the rest. With FSDP2 each shard of a matrix is orthonormalized by itself.
+
+Letters: r = ceil(rank_fraction min(rows, cols)), mu = momentum. P, Q and R lie in memory as r rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dgc_repro.checked import Share, checked, within
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.interface import ByBatch, Context, State, joined
+from dgc_repro.kernel import lowrank, native
+from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.lowrank import Matrices
+from dgc_repro.payload import LowRank
+from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
+
+
+class Kind(NamedTuple):
+    """Matrices that are exchanged alike. ``is_whole``: they are sent as they are, not as factors."""
+
+    rank: int
+    is_wide: bool
+    is_whole: bool
+
+
+@checked
+class Dion(ByBatch):
+    """``rank_fraction``: columns of the factors over the shorter side of a matrix; 1 compresses nothing.
+    ``momentum``: mu. State of a matrix: ``q``, f32[r, min(rows, cols)]; zeros before it was drawn. The answer
+    for a matrix is a direction, not a mean: optimizer=dion applies it. Embeddings, the head and vectors do
+    not belong here: a `PerLayer` sends them uncompressed (`names_of_others` of optimizer/muon.py)."""
+
+    rank_fraction: Share = 0.25
+    momentum: Annotated[float, within(0, below=1)] = 0.95
+    needs_feedback = True
+
+    def check_fits(self, shapes: Sequence[torch.Size]) -> None:
+        """Refuse tensors of which none is a matrix. Raises ValueError."""
+        if not any(self.kind(shape) for shape in shapes):
+            raise ValueError(
+                "rank_fraction: no tensor here is a matrix, nothing would be orthonormalized "
+                "(exchange.unit=model makes one vector of all); use exchange.unit=layer or another method"
+            )
+
+    def kind(self, shape: torch.Size) -> Kind | None:
+        """How a tensor of this shape is sent; None: as it is, and its answer is the mean."""
+        if len(shape) < 2 or shape.numel() == 0:
+            return None
+        rows, cols = _rows_and_cols(shape)
+        rank = math.ceil(self.rank_fraction * min(rows, cols))
+        return Kind(rank, rows < cols, rank * (rows + cols) >= rows * cols)
+
+    def init(self, tensor: Tensor) -> State:
+        kind = self.kind(tensor.shape)
+        if kind is None:
+            return {}
+        size = kind.rank, min(_rows_and_cols(tensor.shape))
+        return {"q": torch.zeros(size, dtype=torch.float32, device=tensor.device)}
+
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        parts = {}
+        for kind, places in _parts(self, tuple([x.shape for x in batch.tensors])).items():
+            some, of_some = batch.part(places), [states[i] for i in places]
+            inside = context.part(str(kind), places)
+            parts[places] = (
+                Dense().exchange_batch(some, of_some, inside)
+                if kind is None
+                else self._directions(kind, some, of_some, inside)
+            )
+        del batch, some
+        return joined((yield from together(parts)))
+
+    def _directions(
+        self, kind: Kind, batch: Batch, states: Sequence[State], context: Context
+    ) -> Exchange:
+        """The exchange of matrices of one kind."""
+        sizes = tuple([_rows_and_cols(tensor.shape) for tensor in batch.tensors])
+        of, last = Matrices.of(sizes, kind.rank), [state["q"] for state in states]
+        tall = Matrices.of(tuple([(max(size), min(size)) for size in sizes]), kind.rank)
+
+        def scratch(label: str, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return context.scratch(label, size, dtype, batch.device)
+
+        def times(m: Batch, factor: Tensor, out: Tensor, *, transposed: bool) -> None:
+            """out = M factor, or M^T factor, of every M, tall."""
+            if transposed == kind.is_wide:
+                lowrank.times(m, of, factor, out)
+            else:
+                sums = scratch("partial", of.num_partial)
+                lowrank.transposed_times(m, of, factor, sums, out)
+
+        p, q, unit = (
+            scratch(label, sum(each))
+            for label, each in (("p", tall.p_sizes), ("q", tall.q_sizes), ("unit", tall.q_sizes))
+        )
+        keys = partial(context.keys, batch.names, shared=True)
+        lowrank.directions(Batch(batch.names, last), tall, keys, q)
+        if kind.is_whole:
+            m = Batch(batch.names, (yield Mean(batch)), Unchecked())
+            times(m, q, p, transposed=False)
+            mean_p = p
+        else:
+            m = batch
+            times(m, q, p, transposed=False)  # P = M Q
+            if batch.native and native.all_finite(p):  # each row of p has met every value of m
+                batch.found_finite()
+            mean_p = yield Mean(p, names=batch.names)
+        lowrank.orthonormal(mean_p, tall, scratch("work", p.numel(), torch.float64), p)
+        times(batch, p, q, transposed=True)  # R_i = M_i^T P
+        if kind.is_whole:
+            mean_r = scratch("r", q.numel())
+            times(m, p, mean_r, transposed=True)
+            # The gradient may lie in `context.results`, and other simulated workers still read theirs.
+            mean = Batch(batch.names, context.buffers("mean", batch), Unchecked())
+        else:
+            mean_r = yield Mean(q, names=batch.names)
+            mean = context.results(batch)
+
+        following, each = context.spares("q", last), tall.each_q(unit)
+        for r, its_unit in zip(tall.each_q(mean_r), each, strict=True):
+            norms = torch.linalg.vector_norm(r, dim=1, keepdim=True, dtype=torch.float64)
+            its_unit.copy_(torch.where(norms == 0, 0.0, r / norms))
+        torch._foreach_copy_(following, each)
+        factors, own = (p, unit), (p, q.mul_(1 - self.momentum))
+        if kind.is_wide:
+            factors, own = factors[::-1], own[::-1]
+        lowrank.outer(mean, of, *factors, 1.0, accumulate=False)
+        return Outcome(mean.tensors, LowRank(of, *own), [{"q": one} for one in following])
+
+
+@lru_cache(maxsize=64)
+def _parts(method: Dion, shapes: tuple[torch.Size, ...]) -> dict[Kind | None, tuple[int, ...]]:
+    """The places of the tensors of each kind."""
+    kinds = [method.kind(shape) for shape in shapes]
+    return {kind: tuple(i for i, one in enumerate(kinds) if one == kind) for kind in kinds}
+
+
+def _rows_and_cols(shape: torch.Size) -> tuple[int, int]:
+    return shape[0], shape.numel() // shape[0]

@@ -1,0 +1,130 @@
+"""Dion's exchange against the paper in numpy. Its steps: optimizer/test_dion_steps.py."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from dion_reference import directions
+from laws import play, simulation
+from numeric import Array, both_kernels, context
+from torch import Tensor
+
+from dgc_repro import Dion, ErrorFeedback, UserError
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.kernel import lowrank
+from dgc_repro.selfcheck.law_settings.base import Setting
+
+SEED = 7  # of laws.simulation
+MU = 0.95
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def world(method: Dion, shape: tuple[int, ...], workers: int) -> GradientExchange:
+    return simulation(Setting("", ErrorFeedback(method)), workers, {"w": torch.empty(shape)})
+
+
+def answer(exchange: GradientExchange, gradients: list[Tensor]) -> Tensor:
+    """A copy of the answer to each worker's gradient of "w"."""
+    setting = Setting("", exchange.compressor)
+    return play(exchange, setting, [{"w": g.clone()} for g in gradients])["w"].clone()
+
+
+def momenta(exchange: GradientExchange) -> Tensor:
+    """f32[workers, ...]."""
+    return torch.stack([state["w"]["residual"] for state in exchange.states])
+
+
+def first_q(rank: int, shorter: int) -> Array:
+    key = context(path=("error_feedback",), name="w", seed=SEED).key(shared=True)
+    drawn = lowrank.normals(rank * shorter, key, torch.device("cpu"))
+    return drawn.view(rank, shorter).double().numpy().T
+
+
+def off(found: Tensor, expected: Array) -> float:
+    """The error over the norm."""
+    return float(np.linalg.norm(found.double().numpy() - expected) / np.linalg.norm(expected))
+
+
+SHAPES = {
+    # shape, rank_fraction: rank, bytes of a step
+    ((60, 40), 0.1): (4, 4 * 4 * (60 + 40)),
+    ((40, 60), 0.26): (11, 4 * 11 * (40 + 60)),
+    ((48, 48), 1 / 3): (16, 4 * 16 * (48 + 48)),
+    ((33, 30), 0.6): (18, 4 * 33 * 30),  # factors would be larger
+    ((30, 33), 1.0): (30, 4 * 30 * 33),
+    ((8, 6, 3, 3), 0.25): (2, 4 * 2 * (8 + 54)),
+}
+
+
+@both_kernels
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("shape", "fraction"), SHAPES)
+def test_six_steps_are_the_papers(shape: tuple[int, ...], fraction: float, workers: int) -> None:
+    """Each step rounds sums of up to 60 products (60 EPS = 4e-6 at worst). Columns of P that are almost
+    dependent multiply that, here by less than 30: 1e-4 of the norm. Momenta are sums: 1e-6."""
+    rank, num_bytes = SHAPES[shape, fraction]
+    given = [
+        [normal(100 * s + w, *shape) + normal(999, *shape) for w in range(workers)]
+        for s in range(6)
+    ]
+    flat = [[g.view(shape[0], -1).double().numpy() for g in of_step] for of_step in given]
+    expected, mean_momentum = directions(flat, first_q(rank, min(flat[0][0].shape)), MU)
+    exchange = world(Dion(fraction), shape, workers)
+    for of_step, direction in zip(given, expected, strict=True):
+        found = answer(exchange, of_step)
+        assert off(found.view(shape[0], -1), direction) <= 1e-4
+    assert off(momenta(exchange).mean(0).view(shape[0], -1), mean_momentum) <= 1e-6
+    assert exchange.link.ledger.payload_bytes == 6 * num_bytes
+
+
+@both_kernels
+@pytest.mark.parametrize("shape", [(30, 24), (24, 30), (24, 24)])
+def test_at_full_rank_a_lone_worker_orthonormalizes_the_momentum(shape: tuple[int, int]) -> None:
+    """The momentum is that of SGD: mu (M + G). Where M = U S V^T keeps its direction, the answer becomes U
+    V^T. Singular values 0.6^i: a step gains 0.36, so 40 steps leave 1e-18 of the angle."""
+    u, _ = torch.linalg.qr(normal(5, shape[0], 24))
+    v, _ = torch.linalg.qr(normal(6, shape[1], 24))
+    gradient = u * 0.6 ** torch.arange(24) @ v.t()
+    exchange, expected = world(Dion(1.0), shape, 1), np.zeros(shape)
+    for _ in range(40):
+        found = answer(exchange, [gradient])
+        expected = MU * (expected + gradient.double().numpy())
+    assert off(momenta(exchange)[0], expected) <= 1e-6
+    # The smallest singular value is 8e-6 of the largest: its vectors are known to EPS / 8e-6 = 1 %.
+    assert off(found, (u @ v.t()).double().numpy()) <= 0.01
+
+
+def test_what_is_sent_decays_in_each_workers_own_momentum() -> None:
+    """M_1 - M_2 becomes (I - (1 - mu) P P^T) (M_1 - M_2 + G_1 - G_2), where P spans the answer's columns. By
+    the paper's rule, which subtracts the mean, it becomes M_1 - M_2 + G_1 - G_2."""
+    exchange, apart = world(Dion(0.25), (30, 20), 2), np.zeros((30, 20))
+    for step in range(20):
+        one, other = normal(step, 30, 20), normal(100 + step, 30, 20)
+        u, _, _ = np.linalg.svd(answer(exchange, [one, other]).double().numpy())
+        apart += (one.double() - other.double()).numpy()
+        apart -= (1 - MU) * u[:, :5] @ (u[:, :5].T @ apart)
+    first, second = momenta(exchange)
+    assert off(first - second, apart) <= 1e-5
+
+
+@both_kernels
+def test_a_matrix_whose_gradient_was_zero_is_not_lost() -> None:
+    exchange = world(Dion(0.25), (12, 16), 2)
+    for _ in range(2):
+        assert bool((answer(exchange, [torch.zeros(12, 16)] * 2) == 0).all())
+    m = normal(7, 12, 1) @ normal(8, 1, 16)
+    found = answer(exchange, [m, m])  # rank 3 for a matrix of rank 1
+    assert off(found, (m / m.norm()).double().numpy()) <= 1e-5
+
+
+def test_a_model_without_matrices_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=re.escape("compressor.rank_fraction: no tensor here is a matrix")
+    ):
+        world(Dion(), (9,), 2)
