@@ -143,7 +143,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         for name, one in judged.items():
             caption = facts.caption([run for run in shown if run.model == name], scale)
             figures[f"bytes_{name}"] = partial(_bytes_figure, found, one, caption)
-    if fast := {titles[name]: rows for name in present if (rows := _fast_rows(found, name))}:
+    timed = [name for name in present if not _on_gpu(runs, name)]
+    if fast := {titles[name]: rows for name in timed if (rows := _fast_rows(found, name))}:
         figures["speed"] = partial(_speed_figure, found, fast, facts.caption(shown, scale))
     classes = [] if is_quick else [_classes(judged)]
     scores = None if is_quick or differ_in_workers else _scores(found, present)
@@ -503,6 +504,11 @@ def _look(setting: str, place: int) -> dict[str, Any]:
 def _names(judged: Judged) -> list[str]:
     """The settings of a workload."""
     return [row.partition(".")[2] for row in judged.shown]
+
+
+def _on_gpu(runs: Sequence[Run], name: str) -> bool:
+    """Whether runs of a workload trained on a GPU. Other runs shared it, and nothing says how many."""
+    return any(run.environment.get("device") == "cuda" for run in runs if run.model == name)
 
 
 def _fast_rows(found: pd.DataFrame, name: str) -> list[str]:
