@@ -34,8 +34,8 @@ def network() -> nn.Module:
     "of",
     [
         Muon(),
-        Muon(nesterov=False, scale="spectral_unclamped", weight_decay=0),
-        Muon(momentum=0, scale="match_rms_adamw", beta1=0),
+        Muon(nesterov=False, scale="spectral_unclamped", weight_decay=0.1),
+        Muon(momentum=0, scale="match_rms_adamw", beta1=0, weight_decay=0),
     ],
 )
 @pytest.mark.parametrize(("float32", "tolerance"), [(True, 1e-5), (False, 0.1)])
