@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from muon_reference import Reference, in_float32
 from tiny_run import PLAIN, RECIPE, SETTINGS, TEXT, assert_continues, built, play
 from torch import nn
 
+from dgc_repro.launch.paths import option
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.model.resnet18 import ResNet18
@@ -107,6 +109,16 @@ def test_momentum_of_kernels_goes_on_in_another_memory_format() -> None:
     following = gradients()
     for one, two in zip(step(0, following), step(1, following), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+
+
+def test_its_file_has_the_defaults_of_its_class_which_are_the_authors() -> None:
+    """The rates, momentum and betas of KellerJordan/Muon; its example has this weight decay."""
+    assert {k: v for k, v in option("optimizer", "muon").items() if k != "_target_"} == asdict(
+        Muon()
+    )
+    assert Muon() == Muon(
+        lr=0.02, momentum=0.95, adam_lr=3e-4, beta1=0.9, beta2=0.95, eps=1e-10, weight_decay=0.01
+    )
 
 
 def names_of_others(module: nn.Module) -> set[str]:
