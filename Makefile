@@ -63,7 +63,7 @@ test-oldest: ## run the everyday tests of methods and exchanges on the oldest to
 	@grep -v '^torch' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt -e '.[dev]' 'torch==$(OLDEST_TORCH).*'
 	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 \
-		tests/compressor tests/exchange tests/kernel tests/train tests/model $(ARGS)
+		tests/compressor tests/exchange tests/kernel tests/train tests/model tests/optimizer $(ARGS)
 
 test-all: test test-slow ## run all tests
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import numpy as np
@@ -53,6 +55,12 @@ class Reference:
         self.weight = self.weight - lr * of.weight_decay * self.weight - lr * update
 
 
-def in_float32() -> mock._patch[torch.dtype]:
-    """torch's Newton-Schulz in float32 in the place of bf16, whose digits would hide a mistake."""
-    return mock.patch.object(torch, "bfloat16", torch.float32)
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """torch's Newton-Schulz in float32 in the place of bf16, whose digits would hide a mistake. (Older
+    versions call `Tensor.bfloat16`, and overwrite what it returns.)"""
+    with (
+        mock.patch.object(torch, "bfloat16", torch.float32),
+        mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone),
+    ):
+        yield

@@ -17,7 +17,8 @@ Asks: `Gather` of what a tensor's values take:
     ==================  ==========  ===============================  ===================
 
 Differs: these formats were made for matrix products. Here gradients are sent in them, and means are taken in
-float32 (exchange.aggregation=sharded quantizes the mean again). A block is a stretch of values as they lie
+float32 (exchange.aggregation=sharded quantizes the mean again). MXINT8, whose numbers are whole, is left out.
+A block is a stretch of values as they lie
 in memory; the last one may be shorter. Codes lie one after another; the specification leaves the order in
 memory open. It also leaves open what becomes of a block that holds a NaN or an infinity: here its scale is
 E8M0's NaN. With a scale of the tensor, nothing of the tensor decodes to a finite value.
@@ -29,10 +30,13 @@ E8M0's NaN. With a scale of the tensor, nothing of the tensor decodes to a finit
 q rounds to the nearest number of the format, of two to the even one, and what is above the largest to the
 largest. In mx a block's largest value lies between 2^emax X and twice that, where E4M3 ends at 1.75 2^emax,
 E2M3 at 1.875 and E2M1 at 1.5: it is clipped by a quarter at most. An nvfp4 scale that was rounded down clips
-by 1 / 17 at most.
+by 1 / 17 at most. Where a block's largest value is below max|tensor| / 28672, its scale s is one of E4M3's
+subnormal numbers and clips by a third at most. Below max|tensor| / 458752, s is 0 and the block is
+sent as zeros.
 
 ``rounding=stochastic`` rounds to one of the two numbers beside a value, without bias but for what is clipped:
-fp8_* has no bias, the others have one in the largest values of blocks.
+fp8_* has no bias, the others have one in the largest values of blocks, and nvfp4 in blocks that are sent as
+zeros.
 
 Letters: n = values, emax = exponent of the format's largest number.
 """

@@ -156,10 +156,8 @@ class FloatLayout(Layout):
         work.zero_()
         torch._foreach_copy_(self.values(work), [tensor.view(-1) for tensor in x.tensors])
         filled = [i for i, n in enumerate(self.sizes) if n]
-        outer = _divided(
-            largest[_filled(self, device)],
-            form.element.largest * (form.scale.largest if form.scale else 1.0),
-        )
+        top = form.element.largest * (form.scale.largest if form.scale else 1.0)
+        outer = largest[_filled(self, device)] / _number(top, device)
         if form.of_tensor:
             torch._foreach_copy_(
                 [self.view(buffer, i, TENSOR)[0] for i in filled], list(outer.unbind())
@@ -197,14 +195,9 @@ def _scaled(x: Tensor, form: Format, factor: Tensor) -> tuple[Tensor, Tensor]:
         code = (exponent - form.element.highest).clamp(0, _NO_NUMBER - 1)
         code = code.masked_fill(exponent == _NO_NUMBER, _NO_NUMBER)
         return code.to(torch.uint8), table(None, x.device)[code]
-    ratio = _divided(largest, form.element.largest) / factor
+    ratio = largest / _number(form.element.largest, x.device) / factor
     code = rounded(torch.where(factor > 0, ratio, 0.0), form.scale, None)
     return code.to(torch.uint8), table(form.scale, x.device)[code] * factor
-
-
-def _divided(x: Tensor, by: float) -> Tensor:
-    """x / by, rounded once. On a GPU torch multiplies by the reciprocal of a number of the host."""
-    return x / torch.full((), by, device=x.device)
 
 
 def rounded(y: Tensor, element: Element, random: Tensor | None) -> Tensor:
@@ -240,6 +233,12 @@ def table(element: Element | None, device: torch.device) -> Tensor:
         numbers[element.last + 1 :] = np.nan
         numbers = np.concatenate([numbers, -numbers])
     return torch.from_numpy(numbers.astype(np.float32)).to(device)
+
+
+@cached(maxsize=32)
+def _number(value: float, device: torch.device) -> Tensor:
+    """A divisor: f32[]. Divided by a Python number, a GPU multiplies by its rounded reciprocal."""
+    return torch.full((), value, device=device)
 
 
 @cached(maxsize=64)

@@ -20,7 +20,9 @@ With ``train.local_steps`` this is MuLoCo (Therien, Huang, Defazio, Rish, Belilo
 practical inner optimizer for DiLoCo", 2025, arXiv:2505.23725): Muon within a round.
 
 Differs: every worker orthogonalizes every matrix of the averaged gradient, so that nothing else is sent; the
-author's distributed code gives each worker some of the matrices and gathers the results. Compared by reading
+author's distributed code gives each worker some of the matrices and gathers the results. A stacked weight is
+one matrix: queries, keys and values of attention (model/gpt.py), the gates of an LSTM. The author found it
+better to orthogonalize queries, keys and values apart. Compared by reading
 with KellerJordan/Muon: its scale of a convolution kernel is of the kernel's last two dimensions, and so 1.
 With facebookresearch/MuLoCo and bentherien/muloco-1: there ``nesterov`` is false, ``scale`` is
 spectral_unclamped, B = mu B + G (of which X is the same), and a, b, c change with the iteration.
@@ -28,6 +30,7 @@ spectral_unclamped, B = mu B + G (of which X is the same), and a, b, c change wi
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -39,6 +42,8 @@ from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, withi
 from dgc_repro.optimizer.lamb import Decay, LAMBOptimizer
 from dgc_repro.optimizer.sgd import Optimizer
 
+ORIGINAL, UNCLAMPED = "original", "spectral_unclamped"
+BUFFER = "momentum_buffer"  # torch's name of B
 KERNELS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -122,23 +127,38 @@ class MuonOptimizer(MatrixOptimizer):
 
     def __init__(self, params: Iterable[Any], lr: float, of: Muon) -> None:
         super().__init__(params, lr, of)
+        self._unclamped = of.scale == UNCLAMPED  # a name that torch 2.11 lacks
         self._matrix_settings: dict[str, Any] = {
             "momentum": of.momentum,
             "nesterov": of.nesterov,
-            "adjust_lr_fn": of.scale,
+            "adjust_lr_fn": ORIGINAL if self._unclamped else of.scale,
         }
 
     def move(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
         views = [nn.Parameter(as_matrix(weight)) for weight in weights]
-        rates = {"lr": group["lr"], "weight_decay": group["weight_decay"]}
+        groups = [self._group(view, group["lr"], group["weight_decay"]) for view in views]
         # It takes matrices alone, so that it gets views, for this step. The states are kept by weight.
-        muon = torch.optim.Muon(views, **rates, **self._matrix_settings)
+        muon = torch.optim.Muon(groups, **self._matrix_settings)
         for view, weight, gradient in zip(views, weights, gradients, strict=True):
-            if gradient.stride() != weight.stride():
-                gradient = torch.empty_like(weight).copy_(gradient)
-            view.grad = as_matrix(gradient)
-            muon.state[view] = self.state[weight]
+            state = self.state[weight]
+            before = state[BUFFER] if state else torch.zeros_like(weight)
+            state[BUFFER] = _laid_out_like(weight, before)
+            view.grad = as_matrix(_laid_out_like(weight, gradient))
+            muon.state[view] = {BUFFER: as_matrix(state[BUFFER])}
         muon.step()
+
+    def _group(self, view: nn.Parameter, lr: float, weight_decay: float) -> dict[str, Any]:
+        """A matrix with its rate. Below sqrt(m / n) = 1, spectral_unclamped is a lower rate of `original`."""
+        m, n = view.shape
+        factor = min(1.0, math.sqrt(m / n)) if self._unclamped else 1.0
+        return {"params": [view], "lr": lr * factor, "weight_decay": weight_decay / factor}
+
+
+def _laid_out_like(weight: Tensor, tensor: Tensor) -> Tensor:
+    """``tensor``, or a copy that lies in memory as ``weight`` does. A checkpoint may come from a device with
+    another memory format."""
+    same = tensor.stride() == weight.stride()
+    return tensor if same else torch.empty_like(weight).copy_(tensor)
 
 
 def as_matrix(tensor: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def _tensors(worker: int, step: int) -> dict[str, Tensor]:
         "scalar": normal(1).view(()),
         "zero": torch.zeros(2, 4),
         "constant": torch.full((3, 5), 0.1 + worker),
-        "huge": normal(2, 65).clamp(-1, 1) * 1e38,
+        "huge": normal(2, 65).tanh() * 1e38,  # no ties: DeMo would choose by the order of sums
         "denormal": normal(41) * 1e-41,
         "tiny": normal(101) * 1e-37,
         "mixed": heavy,  # 4290 values: a whole row of 4096, whole blocks of 2048, and a rest

@@ -20,8 +20,9 @@ exchange at once and waits for it after tau steps.
 Differs: the end of an epoch ends the delay too, so that nothing is under way in a checkpoint. Evaluation,
 policies and checkpoints see theta. Where nothing is under way at the end of a round, the ranks share their
 losses alone. Embeddings and the head are layers like others. Time that is modelled does not know of the
-overlap. Compared by reading with torchft's local_sgd.py: the same order of operations and the same offsets;
-its fragments are modules that the user names.
+overlap. Compared by reading with torchft's local_sgd.py: the same order of operations. There a fragment is
+sent tau steps before a multiple of H / P and arrives at the multiple; fragments are modules that the user
+names.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from numeric import (
     heavy_tailed,
 )
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dgc_repro import BlockFloat, ErrorFeedback
 from dgc_repro.compressor.blockfloat import FORMATS
@@ -239,6 +241,35 @@ def test_bytes_are_exact(name: str) -> None:
         own = encoded(BlockFloat(name), torch.ones(n))
         assert num_bytes(own) == scales + codes
         assert own.num_floats == n * bits / 32
+
+
+def test_blocks_of_nvfp4_far_below_the_largest_value_are_clipped_or_sent_as_zeros() -> None:
+    """The smallest scale is 2^-9: of a largest value of 1 it is that of 2^-9 / 448 = 1 / 229376."""
+    x = torch.ones(64)
+    least = 1 / 229376
+    x[16:32], x[32:48], x[48:] = 0.499 * least, 1.499 * least, 65 / 64 * 8 * least
+    found = dense(encoded(BlockFloat("nvfp4"), x))[::16] / least
+    assert found[1:].tolist() == pytest.approx([0, 1, 8], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_scale_comes_from_a_division_by_a_number(name: str) -> None:
+    """A GPU multiplies by the rounded reciprocal of a number; it divides by a tensor as a CPU does."""
+
+    class Divisors(TorchDispatchMode):
+        found: ClassVar[list[object]] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.div.Tensor:
+                self.found.append(args[1])
+            return func(*args, **(kwargs or {}))
+
+    with Divisors() as mode:
+        encoded(BlockFloat(name), torch.ones(100))
+    assert mode.found
+    assert all(isinstance(divisor, Tensor) for divisor in mode.found)
 
 
 @pytest.mark.parametrize("name", FORMATS)

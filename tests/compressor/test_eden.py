@@ -280,6 +280,16 @@ def test_shards_are_quantized_twice(workers: int) -> None:
     assert loss == pytest.approx(2 * 0.0096, rel=0.1)
 
 
+def test_a_block_below_the_normal_range_is_sent_as_zeros() -> None:
+    """Its neighbour, the smallest normal number, is not."""
+    x = torch.zeros(128)
+    x[:64], x[64] = 1e-39, 2.0**-126
+    for method in (EDEN(1, 64), EDEN(4, 64, "least_error")):
+        sent = dense(encoded(method, x))
+        assert not bool(sent[:64].any())
+        assert float(sent[64]) == pytest.approx(2.0**-126, rel=0.02)
+
+
 # The transform.
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from muon_reference import Reference, in_float32
 from tiny_run import PLAIN, RECIPE, SETTINGS, TEXT, assert_continues, built, play
 from torch import nn
 
+from dgc_repro.launch.paths import option
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.model.resnet18 import ResNet18
@@ -32,8 +36,8 @@ def network() -> nn.Module:
     "of",
     [
         Muon(),
-        Muon(nesterov=False, scale="spectral_unclamped", weight_decay=0),
-        Muon(momentum=0, scale="match_rms_adamw", beta1=0),
+        Muon(nesterov=False, scale="spectral_unclamped", weight_decay=0.1),
+        Muon(momentum=0, scale="match_rms_adamw", beta1=0, weight_decay=0),
     ],
 )
 @pytest.mark.parametrize(("float32", "tolerance"), [(True, 1e-5), (False, 0.1)])
@@ -59,6 +63,62 @@ def test_steps_are_those_of_the_algorithm(of: Muon, float32: bool, tolerance: fl
             rtol=0,
             atol=tolerance * moved + STEPS * 2.0**-24,
         )
+
+
+@pytest.mark.parametrize("scale", ["original", "spectral_unclamped", "match_rms_adamw"])
+def test_every_scale_works_with_the_oldest_torch(
+    scale: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch 2.11's Muon has two scales."""
+
+    class Oldest(torch.optim.Muon):
+        def __init__(self, params: Any, *, adjust_lr_fn: str, **more: Any) -> None:
+            if adjust_lr_fn not in ("original", "match_rms_adamw"):
+                raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
+            super().__init__(params, adjust_lr_fn=adjust_lr_fn, **more)
+
+    monkeypatch.setattr(torch.optim, "Muon", Oldest)
+    module = network()
+    for p in module.parameters():
+        p.grad = torch.ones_like(p)
+    Muon(scale=scale).build(module, 64).step()
+
+
+def test_momentum_of_kernels_goes_on_in_another_memory_format() -> None:
+    """A kernel lies in memory as [O, H, W, I], and without ``train.channels_last`` as [O, I, H, W]."""
+    modules = [network(), network().to(memory_format=torch.contiguous_format)]
+    optimizers = [Muon().build(module, 64) for module in modules]
+    source = torch.Generator().manual_seed(1)
+
+    def gradients() -> list[torch.Tensor]:
+        return [torch.randn(p.shape, generator=source) for p in modules[0].parameters()]
+
+    def step(which: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        parameters = list(modules[which].parameters())
+        for p, gradient in zip(parameters, given, strict=True):
+            p.grad = gradient.clone()
+        with in_float32():
+            optimizers[which].step()
+        return [p.detach().clone() for p in parameters]
+
+    step(0, gradients())
+    modules[1].load_state_dict(modules[0].state_dict())
+    optimizers[1].load_state_dict(deepcopy(optimizers[0].state_dict()))
+    kernels = [next(module.parameters()).stride() for module in modules]
+    assert kernels[0] != kernels[1]
+    following = gradients()
+    for one, two in zip(step(0, following), step(1, following), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+
+
+def test_its_file_has_the_defaults_of_its_class_which_are_the_authors() -> None:
+    """The rates, momentum and betas of KellerJordan/Muon; its example has this weight decay."""
+    assert {k: v for k, v in option("optimizer", "muon").items() if k != "_target_"} == asdict(
+        Muon()
+    )
+    assert Muon() == Muon(
+        lr=0.02, momentum=0.95, adam_lr=3e-4, beta1=0.9, beta2=0.95, eps=1e-10, weight_decay=0.01
+    )
 
 
 def names_of_others(module: nn.Module) -> set[str]:

@@ -226,3 +226,21 @@ def test_a_fragment_that_is_not_finite_drops_the_weights_of_all_workers() -> Non
     told = play(run)
     assert told.finished
     assert math.isfinite(told.records[-1]["train/loss"])
+
+
+def test_a_fragment_dropped_at_the_end_of_an_epoch_is_not_awaited_in_the_next() -> None:
+    """The round that ends after the next step has sent nothing."""
+    run = built(*PLAIN, *UNIFORM4_EF, *STREAM, "train.delay_steps=1", "train.on_nonfinite=skip")
+    step = run.local.step
+
+    def overflows(worker: int, learning_rate: float) -> None:
+        step(worker, learning_rate)
+        if worker == 1 and run.progress.step == STEPS_PER_EPOCH - 1:
+            run.module.head.weight.data.fill_(math.inf)
+
+    run.local.step = overflows  # type: ignore[method-assign]
+    play(run, until=STEPS_PER_EPOCH)
+    assert run.progress.tally.skipped_steps == 1
+    play(run, until=STEPS_PER_EPOCH + 1)
+    assert not run.local.under_way
+    assert play(run).finished
