@@ -258,7 +258,7 @@ def snapshots(config: Mapping[str, Any], steps: Sequence[int]) -> Made:
     def each() -> Snapshots:
         for step, batches in enumerate(itertools.islice(left, max(steps)), 1):
             if step in steps:  # then they are read twice
-                batches = tuple(Batch(b.count, tuple(b.micro_batches)) for b in batches)  # noqa: PLW2901
+                batches = tuple(Batch(b.count, tuple(b.micro_batches)) for b in batches)
                 yield step, _gradients_at(run, batches)
             if step < max(steps):
                 train_step(run, batches)
