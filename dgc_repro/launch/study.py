@@ -9,7 +9,7 @@ the gradient of the last of a few training steps twice, in several ways (GraVAC'
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -227,7 +227,11 @@ def _taken(study: Any, config: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
         found = compressing.compress_ms(gradient, methods, study.repeats)
         sizes = tuple(part.numel() for part in gradient.values())
         return (Times(Tensors(name, sizes), found),), facts
-    takers = {GRADIENTS: worker_gradients, HISTORY: gradient_history, SNAPSHOTS: snapshots}
+    takers: dict[str, Callable[[Any, Any], Made]] = {
+        GRADIENTS: worker_gradients,
+        HISTORY: gradient_history,
+        SNAPSHOTS: snapshots,
+    }
     given, facts = takers[study.takes](config, study.steps)
     return (given,), facts
 
