@@ -9,7 +9,7 @@ the gradient of the last of a few training steps twice, in several ways (GraVAC'
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -41,10 +41,12 @@ from dgc_repro.study.given import (
     GRADIENTS,
     HISTORY,
     NOTHING,
+    SNAPSHOTS,
     TENSORS,
     TIMES,
     Gradients,
     History,
+    Snapshots,
     Study,
     Tensors,
     Times,
@@ -225,8 +227,12 @@ def _taken(study: Any, config: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
         found = compressing.compress_ms(gradient, methods, study.repeats)
         sizes = tuple(part.numel() for part in gradient.values())
         return (Times(Tensors(name, sizes), found),), facts
-    take = {GRADIENTS: worker_gradients, HISTORY: gradient_history}[study.takes]
-    given, facts = take(config, study.steps)
+    takers: dict[str, Callable[[Any, Any], Made]] = {
+        GRADIENTS: worker_gradients,
+        HISTORY: gradient_history,
+        SNAPSHOTS: snapshots,
+    }
+    given, facts = takers[study.takes](config, study.steps)
     return (given,), facts
 
 
@@ -246,8 +252,30 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
     run, left = _simulated(config)
     for batches in itertools.islice(left, steps):
         train_step(run, batches)
+    return _gradients_at(run, next(left)), facts_of(run)
+
+
+def snapshots(config: Mapping[str, Any], steps: Sequence[int]) -> Made:
+    """Return the gradients of each simulated worker at these steps. It trains as it is read."""
+    run, left = _simulated(config)
+
+    def each() -> Snapshots:
+        for step, batches in enumerate(itertools.islice(left, max(steps)), 1):
+            if step in steps:  # then they are read twice
+                batches = tuple(Batch(b.count, tuple(b.micro_batches)) for b in batches)
+                yield step, _gradients_at(run, batches)
+            if step < max(steps):
+                train_step(run, batches)
+
+    parameters = [p.numel() for p in run.module.parameters()]
+    sizes = {"parameters": sum(parameters), "tensors": len(parameters)}
+    return each(), {"data": run.splits.label, "steps": max(steps), **sizes}
+
+
+def _gradients_at(run: Run, batches: tuple[Batch, ...]) -> Gradients:
+    """The gradient of each simulated worker from its batch, its residual added. The weights stay."""
     vectors, fed, sizes = [], False, ()
-    for index, batch in enumerate(next(left)):
+    for index, batch in enumerate(batches):
         with run.workers.turn_of(index):
             run.module.zero_grad(set_to_none=True)
             forward_backward(run, index, batch)
@@ -258,7 +286,7 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
         sizes = tuple(gradient.numel() for gradient in found.values())
         parts = [found[name] + residuals[name] if fed else found[name] for name in found]
         vectors.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
-    return Gradients(sizes, np.stack(vectors), fed), facts_of(run)
+    return Gradients(sizes, np.stack(vectors), fed)
 
 
 def gradient_history(config: Mapping[str, Any], steps: int) -> Made:

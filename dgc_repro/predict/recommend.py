@@ -27,7 +27,7 @@ from rich.table import Table
 from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
-from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
@@ -287,6 +287,11 @@ def chosen(rows: Sequence[Row], asked: Question) -> tuple[list[Row], list[Row]]:
     dense, *others = rows
     if asked.method is not None:
         own = [row for row in others if asked.method in row.run.method]
+        if not own and asked.method in options("compressor"):
+            raise UserError(
+                f"method: the published benchmark has no runs of {asked.method}, so its loss is not known; "
+                f"measure=true compressor={asked.method} times its step beside the others"
+            )
         if not own:
             names = [row.run.method for row in others]
             raise UserError(

@@ -25,7 +25,7 @@ FromTwo = Annotated[Sequence[Annotated[int, within(2)]], ASCENDING]
 """Numbers of workers, factors, sizes: what a study goes through."""
 
 NOTHING, TENSORS, GRADIENTS, TIMES = "nothing", "tensors", "gradients", "times"
-HISTORY = "history"
+HISTORY, SNAPSHOTS = "history", "snapshots"
 
 History = Iterator[tuple[int, Mapping[str, NDArray[np.float32]]]]
 """The steps of a training run, from 1: by parameter name, the mean over workers of what each one compresses,
@@ -74,3 +74,7 @@ class Times:
 
     tensors: Tensors
     compress_ms: Mapping[float, Sequence[float]]
+
+
+Snapshots = Iterator[tuple[int, Gradients]]
+"""Gradients of all workers at some steps of a training run, from 1."""
