@@ -50,7 +50,7 @@ SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 
 NUMBERS = {
-    "bits": ("uniform", "loco"),
+    "bits": ("uniform", "loco", "eden"),
     "levels": ("qsgd",),
     "density": (
         *("topk", "magnitude", "randomk", "threshold", "redsync", "sidco", "sparseloco"),
@@ -58,7 +58,8 @@ NUMBERS = {
     ),
     "rank": ("powersgd",),
     "coefficients of a block": ("demo",),
-    "local steps": ("diloco",),
+    "local steps": ("diloco", "streaming", "muloco"),
+    "rank over the shorter side": ("dion",),
 }
 """What the number in a setting's name is, by method."""
 
@@ -84,6 +85,9 @@ NOTES: Mapping[tuple[str, ...], str] = {
     ("adam", "onebit_adam", "demo", "signsgd"): (
         "`adam`, `onebit_adam`, `demo` and `signsgd` use another optimizer: *better* and *worse* compare two "
         "trainings, not compression alone"
+    ),
+    ("muon", "muloco", "dion"): (
+        "so do `muon`, `muloco` and `dion`, which orthonormalize the updates of matrices"
     ),
 }
 """What a reader must know of methods, for pages that have one of them."""

@@ -22,14 +22,20 @@ from dgc_repro.paper.benchmark.workloads import Workload, artifacts, workloads
 FAMILIES: dict[str, tuple[str, ...]] = {
     plot.BLACK: ("dense",),
     plot.PURPLE: ("bf16", "fp16"),
-    plot.BLUE: ("uniform", "qsgd", "natural", "terngrad", "loco", "adaqs", "stepwise"),
+    plot.BLUE: (
+        *("uniform", "qsgd", "natural", "terngrad", "loco", "adaqs", "stepwise"),
+        *("blockfloat", "eden", "drive"),
+    ),
     plot.ORANGE: (
         *("topk", "magnitude", "randomk", "dgc", "threshold", "redsync", "sidco", "sparseloco"),
         *("accordion", "scadles", "gravac"),
     ),
     plot.GREEN: ("powersgd",),
     plot.SKY: ("ef_signsgd", "onebit", "signsgd"),
-    plot.YELLOW: ("demo", "diloco", "adam", "onebit_adam"),
+    plot.YELLOW: (
+        *("demo", "diloco", "streaming", "adam", "onebit_adam"),
+        *("muon", "muloco", "dion"),
+    ),
 }
 """Beginnings of names by colour: uncompressed, casts, quantizers, sparsifiers, low rank, signs, others."""
 
