@@ -55,6 +55,10 @@ def test_sentence_1_counts_the_classes_on_images() -> None:
     )
     accuracy = numbers("benchmark/small", "methods", "test quality")["low.dense"]
     assert f"ends at {accuracy:.1f} %" in findings()[0]
+    own = settings("GPT, characters")["uniform_8"]
+    assert own["class"] == "equivalent"
+    loss = own["loss, %"].partition(" ±")[0]
+    assert f"({loss} %, 95 % interval {own['95 % interval']}; n = {own['n']})" in findings()[0]
     for sentence in findings()[1:4]:
         assert f"On CIFAR-10 at {accuracy:.0f} %" in sentence
 

@@ -312,6 +312,11 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     page = methods.page([dense, with_target(TOPK), *other], "quick")
     assert len(page.figures["speed"]().axes) == 1
     assert "every None" not in markdown(page)
+    on_gpu = [
+        replace(run, environment={**run.environment, "device": "cuda"})
+        for run in (dense, with_target(TOPK))
+    ]
+    assert "speed" not in methods.page(on_gpu, "quick").figures  # other runs shared the GPU
 
 
 def test_the_docs_count_the_classes_as_the_page_does() -> None:

@@ -149,7 +149,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             figures[f"bytes_{name}"] = partial(_bytes_figure, found, one, caption)
     timed = [name for name in present if not _on_gpu(runs, name)]
     if fast := {titles[name]: rows for name in timed if (rows := _fast_rows(found, name))}:
-        figures["speed"] = partial(_speed_figure, found, fast, facts.caption(shown, scale))
+        caption = facts.caption([run for run in shown if run.model in timed], scale)
+        figures["speed"] = partial(_speed_figure, found, fast, caption)
     classes = [] if is_quick else [_classes(judged)]
     scores = None if is_quick or differ_in_workers else _scores(found, present)
     return made(
