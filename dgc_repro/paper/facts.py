@@ -76,13 +76,25 @@ def _layers(name: str, model: Mapping[str, Any]) -> int:
 def worlds(runs: Sequence[Run]) -> str:
     """The worlds of the runs that have a model, the smallest first."""
     trained = [run for run in runs if run.setting("model")]
-    return distinct(map(world_text, sorted(trained, key=lambda run: run.setting("launch.workers"))))
+    return distinct(map(world_text, sorted(trained, key=_number_of_workers)))
+
+
+def _number_of_workers(run: Run) -> int:
+    return int(run.setting("launch.workers") or 0)
 
 
 def world_text(run: Run) -> str:
     """How many workers of which kind."""
     count = run.setting("launch.workers")
     return f"{count} {run.setting('launch.kind')} worker{'s' if count != 1 else ''}"
+
+
+def _precision(trained: Sequence[Run]) -> str:
+    """Where bf16 is used, and of which models where others are in float32; empty where all are."""
+    half = [run for run in trained if run.setting("train.precision") == "bf16"]
+    if not half or len(half) == len(trained):
+        return BF16 if half else ""
+    return f"{BF16}, of {distinct(map(model_text, half))}; all else in float32"
 
 
 def data_text(runs: Sequence[Run]) -> str:
@@ -156,7 +168,7 @@ def facts(
         "model": "; ".join(texts),
         "data": data_text(runs).strip("-"),
         "workers": worlds(runs).strip("-"),
-        "precision": BF16 if any(run.setting("train.precision") == "bf16" for run in runs) else "",
+        "precision": _precision([run for run in runs if run.setting("model")]),
         "seconds": time_text(runs) if models else "",
         "seeds": f"{seeds_text(runs)} a row{stopped}",
     }

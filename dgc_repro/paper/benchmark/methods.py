@@ -172,7 +172,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         ],
         said={
             "shows": "\n\n".join(_shows(one) for one in judged.values()),
-            "priors": "; ".join(f"{titles[name]} {one.prior_text}" for name, one in judged.items()),
+            "intervals": _intervals(judged),
             "workers": speed.WORKERS,
             "largest": f"{profiles.LARGEST:g}",
             "targets": "; ".join(_target(name, shown) for name in present),
@@ -296,6 +296,21 @@ def _shows(judged: Judged) -> str:
         f"{unit}; the median half-width is {np.median(halves):.2f} {unit}."
         if halves
         else ""
+    )
+
+
+def _intervals(judged: Mapping[str, Judged]) -> str:
+    """What the intervals are, in sentences."""
+    if all(one.prior is None for one in judged.values()):
+        return (
+            "With so few settings the intervals are plain 95 % t intervals. They are wider than those of "
+            "benchmark/methods, so a setting can be *worse* there and *undecided* here."
+        )
+    priors = "; ".join(f"{one.workload.title} {one.prior_text}" for one in judged.values())
+    return (
+        "The intervals are 95 % intervals of moderated t: with few seeds the variance of one setting is "
+        "hardly known, so it is shrunk to the variances of all settings of its workload. The standard "
+        f"deviations of this prior are: {priors}."
     )
 
 
