@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper.artifact import Artifact, Shown
 from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.frame import Column, amount, join, longer, number, of, times
@@ -57,7 +58,11 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _said(shown: Shown) -> dict[str, object]:
-    """The ratios of each method over the three models."""
+    """The ratios of each method over the three models. Raises UserError where one is missing."""
+    if missing := sorted(MODELS.keys() - {row.partition(".")[0] for row in shown.frame["row"]}):
+        raise UserError(
+            f"experiment.row: no run of {missing[0]}; give `python -m dgc_repro reproduce mlsbench/payloads`"
+        )
     found: dict[str, object] = {}
     for method in METHODS:
         own = [x for model in MODELS for x in of(shown.frame, PACKED, row_id(model, method))]
