@@ -26,9 +26,7 @@ def test_a_page_is_made_of_one_seed_and_of_one_row(folder: Path) -> None:
     page = module.page([run for run in runs if run.seed == first], scale)
     assert "nan" not in markdown(page).partition("## Verdicts")[0].lower().split()
     for verdict in page.verdicts:
-        # What is modelled or counted has no spread.
-        is_exact = verdict.modelled or verdict.claim.by_construction
-        if verdict.word in ("agrees", "differs") and not is_exact:
+        if verdict.word in ("agrees", "differs") and not verdict.modelled:
             assert verdict.n >= MIN_SEEDS, verdict.claim.id  # repeats of a timing
     try:
         alone = module.page([run for run in runs if run.row == runs[0].row], scale)
