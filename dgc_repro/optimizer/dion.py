@@ -19,29 +19,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked
-from dgc_repro.optimizer.lamb import Decay
-from dgc_repro.optimizer.muon import MatrixOptimizer, matrices_and_others
-from dgc_repro.optimizer.sgd import Optimizer
+from dgc_repro.checked import checked
+from dgc_repro.optimizer.muon import MatrixMethod, MatrixOptimizer
 
 
 @checked
-class Dion(Optimizer):
-    """``lr``: of matrices, see above. ``adam_lr``, ``beta1``, ``beta2``, ``eps``: of the other tensors.
-    ``weight_decay``: of all tensors, decoupled."""
-
-    lr: Rate = 0.02
-    weight_decay: WeightDecay = 0.01
-    reference_batch: Count | None = None
-    adam_lr: Rate = 3e-4
-    beta1: Decay = 0.9
-    beta2: Decay = 0.95
-    eps: Positive = 1e-10
-
-    def _groups(self, module: nn.Module) -> Iterable[Any]:
-        return matrices_and_others(module, self.adam_lr / self.lr)
+class Dion(MatrixMethod):
+    """Its settings are those of every `MatrixMethod`."""
 
     def of(self, parameters: Iterable[Any], lr: float) -> DionOptimizer:
         return DionOptimizer(parameters, lr, self)

@@ -48,16 +48,13 @@ KERNELS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @checked
-class Muon(Optimizer):
-    """``lr``, ``momentum``, ``nesterov``, ``scale``: of matrices, see above. ``adam_lr``, ``beta1``,
-    ``beta2``, ``eps``: of the other tensors. ``weight_decay``: of all tensors, decoupled."""
+class MatrixMethod(Optimizer):
+    """What the optimizers of matrices share. ``lr``: of matrices. ``adam_lr``, ``beta1``, ``beta2``, ``eps``:
+    of the other tensors. ``weight_decay``: of all tensors, decoupled."""
 
     lr: Rate = 0.02
     weight_decay: WeightDecay = 0.01
     reference_batch: Count | None = None
-    momentum: Annotated[float, within(0, below=1)] = 0.95
-    nesterov: bool = True
-    scale: Literal["original", "spectral_unclamped", "match_rms_adamw"] = "original"
     adam_lr: Rate = 3e-4
     beta1: Decay = 0.9
     beta2: Decay = 0.95
@@ -65,6 +62,15 @@ class Muon(Optimizer):
 
     def _groups(self, module: nn.Module) -> Iterable[Any]:
         return matrices_and_others(module, self.adam_lr / self.lr)
+
+
+@checked
+class Muon(MatrixMethod):
+    """``momentum``, ``nesterov``, ``scale``: of matrices, see above."""
+
+    momentum: Annotated[float, within(0, below=1)] = 0.95
+    nesterov: bool = True
+    scale: Literal["original", "spectral_unclamped", "match_rms_adamw"] = "original"
 
     def of(self, parameters: Iterable[Any], lr: float) -> MuonOptimizer:
         return MuonOptimizer(parameters, lr, self)
@@ -105,8 +111,8 @@ def matrices_and_others(module: nn.Module, adam_factor: float) -> list[dict[str,
 class MatrixOptimizer(LAMBOptimizer):
     """The optimizer of a loop that moves groups with ``is_matrix`` by `move`, and the others by Adam."""
 
-    def __init__(self, params: Iterable[Any], lr: float, of: Any) -> None:
-        """``of``: the settings. A group may have an ``lr_factor`` (optimizer/sgd.py)."""
+    def __init__(self, params: Iterable[Any], lr: float, of: MatrixMethod) -> None:
+        """A group may have an ``lr_factor`` (optimizer/sgd.py)."""
         super().__init__(params, lr, (of.beta1, of.beta2), of.eps)
         for group in self.param_groups:
             group |= {"weight_decay": of.weight_decay, "adapts": False}
