@@ -43,6 +43,7 @@ from dgc_repro.launch.rules import validate
 from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.worker import make_sink
 from dgc_repro.names import papers_in, scale_of
+from dgc_repro.optimizer.muon import MatrixMethod
 from dgc_repro.optimizer.sgd import Optimizer
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.stopping import Stopping
@@ -82,7 +83,7 @@ WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 TRAINED = [name for name, node in ARTIFACTS.items() if not {"study", "measure"} & set(node)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded}
 """Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
-SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}
+SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer, MatrixMethod}
 """What several components inherit from."""
 
 
