@@ -3,7 +3,7 @@
 A number of b bits is a sign, an exponent and m bits of mantissa. Without its sign its bits, read as a whole
 number, count the numbers from 0 on: so they are found by adding, and what they mean is read from a table.
 Infinities and NaN of a format are not used: what is too large becomes its largest number. Codes lie one
-after another in whole groups of bytes (kernel/codes.py). Tensor operations do everything here, for all
+after another in whole groups of bytes (kernel/codes.py). On a GPU tensor operations do everything, for all
 tensors of a batch together.
 
 Letters: n = values, g = values of a block, b = bits of a value, m = bits of its mantissa.
@@ -11,6 +11,7 @@ Letters: n = values, g = values of a block, b = bits of a value, m = bits of its
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import codes, counter, sums
+from dgc_repro.kernel import codes, counter, native, sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.layout import Layout
@@ -28,6 +29,9 @@ _ROW = 32  # values; tensors are filled up to whole rows
 _NO_NUMBER = 255  # the exponent of what is not finite, in float32 and in E8M0
 TENSOR, BLOCKS, CODES = range(3)
 """The parts of a tensor's payload: f32[1] scale of the tensor, u8[blocks] scales, u8 packed codes."""
+
+_encode = native.Function("dgc_floats_encode")
+_decode = native.Function("dgc_floats_decode")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class Element:
         steps = int(self.largest / 2.0 ** (self.highest - self.mantissa_bits))
         return (self.highest - self.lowest << self.mantissa_bits) + steps
 
+    @property
+    def native(self) -> tuple[int, ...]:
+        """`element_t` of c/floats.c."""
+        return self.bits, self.mantissa_bits, self.lowest, self.highest, self.last
+
 
 E4M3, E5M2 = Element(4, 3, 448.0), Element(5, 2, 57344.0)
 E2M3, E3M2, E2M1 = Element(2, 3, 7.5), Element(3, 2, 28.0), Element(2, 1, 6.0)
@@ -77,6 +86,12 @@ class Format:
         """Whether tensors have a scale."""
         return self.block is None or self.scale is not None
 
+    @property
+    def native(self) -> ctypes.Array[ctypes.c_int32]:
+        """`form_t` of c/floats.c."""
+        scale = self.scale.native if self.scale else (0,) * 5
+        return (ctypes.c_int32 * 11)(*self.element.native, *scale, self.block or 0)
+
 
 class FloatLayout(Layout):
     """Of a batch: the parts of each tensor. ``starts_of``: where tensors begin that are filled up to whole
@@ -91,7 +106,7 @@ class FloatLayout(Layout):
             (-(-n // together) * size, torch.uint8),
         ]
         super().__init__(sizes, parts, n * bits / 32)
-        self.form = form
+        self.form, self.native = form, form.native
         self.rows = -(-n // _ROW)
         ends = np.cumsum(self.rows) * _ROW
         self.starts_of, self.total = (ends - self.rows * _ROW).tolist(), int(ends[-1])
@@ -104,6 +119,14 @@ class FloatLayout(Layout):
     def decode(
         self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
     ) -> None:
+        if x.native:
+            numbers = table(self.form.element, x.device) * weight
+            _decode(
+                len(x), x.lengths, x.pointers, self.native, numbers.data_ptr(),
+                table(self.form.scale, x.device).data_ptr(), *self._at(), len(buffers),
+                native.pointers(buffers), accumulate,
+            )  # fmt: skip
+            return
         flat = [tensor.view(-1) for tensor in x.tensors]
         for source, buffer in enumerate(buffers if self.total else ()):
             values = self.values(self._decoded(buffer, weight))
@@ -111,6 +134,10 @@ class FloatLayout(Layout):
                 torch._foreach_add_(flat, values)
             else:
                 torch._foreach_copy_(flat, values)
+
+    def _at(self) -> tuple[int | None, int, int]:
+        """Where the parts of each tensor begin, as arguments of a C function."""
+        return self.of(TENSOR) if self.form.of_tensor else None, self.of(BLOCKS), self.of(CODES)
 
     def _decoded(self, buffer: Tensor, weight: float) -> Tensor:
         """f32[total]."""
@@ -150,14 +177,22 @@ class FloatLayout(Layout):
     def encode(self, x: Batch, buffer: Tensor, keys: counter.Numbers | None, work: Tensor) -> None:
         """Round to nearest, or at random with ``keys`` (i32[tensors]), and pack into ``buffer`` (u8[size]).
         work: f32[total]."""
-        form, device, largest = self.form, x.device, sums.peaks(x)
+        form, device = self.form, x.device
+        top = form.element.largest * (form.scale.largest if form.scale else 1.0)
+        factors = sums.peaks(x) / _number(top, device)
+        if x.native:
+            _encode(
+                len(x), x.lengths, x.pointers, self.native, form.element.largest,
+                table(form.scale, device).data_ptr(), factors.data_ptr(),
+                None if keys is None else keys.ctypes.data, *self._at(), buffer.data_ptr(),
+            )  # fmt: skip
+            return
         if not self.total:
             return
         work.zero_()
         torch._foreach_copy_(self.values(work), [tensor.view(-1) for tensor in x.tensors])
         filled = [i for i, n in enumerate(self.sizes) if n]
-        top = form.element.largest * (form.scale.largest if form.scale else 1.0)
-        outer = largest[_filled(self, device)] / _number(top, device)
+        outer = factors[_filled(self, device)]
         if form.of_tensor:
             torch._foreach_copy_(
                 [self.view(buffer, i, TENSOR)[0] for i in filled], list(outer.unbind())
