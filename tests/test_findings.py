@@ -102,11 +102,24 @@ def test_sentence_6_has_the_loss_without_error_feedback() -> None:
         assert f"{low} to {high}" in said
 
 
-def test_sentence_7_is_that_of_the_page_on_dgc() -> None:
-    text = (RESULTS.parent / "docs" / "benchmark.md").read_text("utf-8")
+def test_sentence_7_compares_two_texts() -> None:
+    for title, unit in (("GPT, characters", "GPT"), ("LSTM, characters", "LSTM")):
+        own = settings(title)["topk_0.01"]
+        assert own["class"] == "worse"
+        loss = own["loss, %"].partition(" ±")[0]
+        assert f"{loss} % " in findings()[6]
+        assert f"{own['95 % interval']})" in findings()[6]
+        assert f"n = {own['n']}," in findings()[6]
+        assert unit in findings()[6]
+
+
+def test_the_effect_of_masking_is_that_of_the_page_on_dgc() -> None:
+    folder = RESULTS.parent / "docs"
+    text = (folder / "benchmark.md").read_text("utf-8")
+    said = (folder / "findings.md").read_text("utf-8")
     for masking in ("yes", "no"):
         (cell,) = re.findall(rf"^\| LSTM, 2 \| {masking} \| ([\d.]+) \(", text, re.MULTILINE)
-        assert f"{float(cell):.0f} %" in findings()[6] or f"{cell} %" in findings()[6]
+        assert f"{float(cell):.0f} %" in said or f"{cell} %" in said
 
 
 def test_sentence_8_has_gravacs_gains() -> None:

@@ -89,8 +89,9 @@ class BlockFloat(Quantizer):
     def encode_batch(self, batch: Batch, context: Context) -> Floats:
         """Scale, round and pack."""
         layout = _layout(batch.sizes, FORMATS[self.format])
+        size = 0 if batch.native else layout.total
         buffer = context.scratch("floats", layout.size, torch.uint8, batch.device)
-        work = context.scratch("scaled", layout.total, torch.float32, batch.device)
+        work = context.scratch("scaled", size, torch.float32, batch.device)
         drawn = self.rounding == STOCHASTIC
         keys = context.keys(batch.names, shared=False) if drawn else None
         layout.encode(batch, buffer, keys, work)

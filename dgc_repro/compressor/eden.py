@@ -94,6 +94,11 @@ class EDEN(Quantizer):
         if self.block & (self.block - 1):
             raise ValueError(f"block: a power of two, got {self.block}")
 
+    @property
+    def gather_only(self) -> bool:
+        """The keys of shards that all workers share are the owner's, and do not travel."""
+        return self.shared
+
     def encode_batch(self, batch: Batch, context: Context) -> Rotated:
         """Rotate, quantize and pack."""
         layout, device = _layout(batch.sizes, self.block, self.bits, not self.shared), batch.device

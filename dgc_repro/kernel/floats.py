@@ -176,7 +176,7 @@ class FloatLayout(Layout):
 
     def encode(self, x: Batch, buffer: Tensor, keys: counter.Numbers | None, work: Tensor) -> None:
         """Round to nearest, or at random with ``keys`` (i32[tensors]), and pack into ``buffer`` (u8[size]).
-        work: f32[total]."""
+        work: f32[total]; C kernels need none."""
         form, device = self.form, x.device
         top = form.element.largest * (form.scale.largest if form.scale else 1.0)
         factors = sums.peaks(x) / _number(top, device)

@@ -14,6 +14,7 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.nesting import NAMES, momentum_of
 from dgc_repro.compressor.onebit_adam import OneBitAdam
+from dgc_repro.compressor.per_layer import VECTORS, PerLayer
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
@@ -86,10 +87,11 @@ class Setup:
         self.momentum: Any = momentum_of(self.compressor)
         self.wrapper = self.momentum and NAMES[type(self.momentum)]
         demos = [part for part in self.parts if isinstance(part, DeMo)]
-        decays = [p.decay for p in self.parts if isinstance(p, ErrorFeedback) and p.decay < 1]
+        self.decays = [p.decay for p in self.parts if isinstance(p, ErrorFeedback) and p.decay < 1]
+        self.per_layer = next((p for p in self.parts if isinstance(p, PerLayer)), None)
         self.has_dion = any(isinstance(part, Dion) for part in self.parts)
         self.demo_signs = any(demo.sign for demo in demos)
-        self.demo_decay = decays[0] if demos and decays else None
+        self.demo_decay = self.decays[0] if demos and self.decays else None
         """Of the residual, which is DeMo's momentum."""
         keys = (key for key in ("momentum", "beta1") if getattr(self.optimizer, key, 0))
         self.own_momentum = next(keys, None)
@@ -297,6 +299,10 @@ OPTIMIZER = (
     ),
 )
 DIONS_NESTS = [["per_layer", "error_feedback"], ["clip_local", "per_layer", "error_feedback"]]
+EVERY_MATRIX = (
+    "optimizer=dion takes the answer for every matrix as a direction, which a gradient that is sent "
+    "uncompressed is not, "
+)
 DION = (
     Rule(
         "optimizer",
@@ -315,6 +321,21 @@ DION = (
         lambda c: list(c.config["wrap"]) not in DIONS_NESTS and ",".join(c.config["wrap"]),
         "per_layer sends embeddings and vectors uncompressed, and the residual of error_feedback is dion's "
         "momentum, got [{found}]; use [per_layer,error_feedback], or [clip_local,per_layer,error_feedback]",
+    ),
+    Rule(
+        "wrapper.per_layer.smaller_than",
+        lambda c: c.per_layer and c.per_layer.smaller_than,
+        EVERY_MATRIX + "got {found}; use 0",
+    ),
+    Rule(
+        "wrapper.per_layer.dense",
+        lambda c: c.per_layer and [*c.per_layer.dense] != [VECTORS] and ",".join(c.per_layer.dense),
+        EVERY_MATRIX + "got [{found}]; use [vectors], to which embeddings and the head are added",
+    ),
+    Rule(
+        "wrapper.error_feedback.decay",
+        lambda c: c.decays and c.decays[0],
+        "the residual is dion's momentum, which compressor.momentum lets decay, got {found:g}; use 1",
     ),
     Rule(
         "optimizer.clip_norm",

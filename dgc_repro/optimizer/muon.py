@@ -30,6 +30,7 @@ spectral_unclamped, B = mu B + G (of which X is the same), and a, b, c change wi
 
 from __future__ import annotations
 
+import glob
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -87,13 +88,16 @@ def matrices(module: nn.Module) -> set[nn.Parameter]:
         for p in layer.parameters(recurse=False)
     }
     kernels = {layer.weight for layer in layers if isinstance(layer, KERNELS)}
-    return {p for p in module.parameters() if p.ndim == 2 or p in kernels} - apart
+    return {p for p in module.parameters() if p.numel() and (p.ndim == 2 or p in kernels)} - apart
 
 
 def names_of_others(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the tensors of two or more dimensions that are no `matrices`."""
+    """Return the names of the tensors of two or more dimensions that are no `matrices`, as patterns of
+    `PerLayer`."""
     known = matrices(module)
-    return tuple(name for name, p in module.named_parameters() if p.ndim > 1 and p not in known)
+    return tuple(
+        glob.escape(name) for name, p in module.named_parameters() if p.ndim > 1 and p not in known
+    )
 
 
 def matrices_and_others(module: nn.Module, adam_factor: float) -> list[dict[str, Any]]:
@@ -112,7 +116,7 @@ class MatrixOptimizer(LAMBOptimizer):
     """The optimizer of a loop that moves groups with ``is_matrix`` by `move`, and the others by Adam."""
 
     def __init__(self, params: Iterable[Any], lr: float, of: MatrixMethod) -> None:
-        """A group may have an ``lr_factor`` (optimizer/sgd.py)."""
+        """``params``: groups of `matrices_and_others`."""
         super().__init__(params, lr, (of.beta1, of.beta2), of.eps)
         for group in self.param_groups:
             group |= {"weight_decay": of.weight_decay, "adapts": False}

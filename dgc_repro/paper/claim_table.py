@@ -6,6 +6,7 @@
 `verified`      at the paper's own scale: the whole interval lies inside the claimed range
 `falsified`     at the paper's own scale: the whole interval lies outside
 `toy`           the same at a reduced scale, of a smaller model or data set: ``verdict`` says which of both
+`given`         decided at any scale, given an input that nobody has measured
 `inconclusive`  measured, but the interval does not decide, or there are fewer than 3 seeds
 `untested`      no run, a premise that does not hold, other data, or nothing that a run could decide
 ==============  =======================================================================================
@@ -39,6 +40,7 @@ MEASURED = {
     "low": "float64", "high": "float64",
 }  # fmt: skip
 DECIDED = {"agrees": "verified", "differs": "falsified"}
+GIVEN = " (given)"
 
 
 class Entry(NamedTuple):
@@ -53,8 +55,10 @@ class Entry(NamedTuple):
 
 def status(verdict: str, scale: str) -> str:
     """A verdict in the words of the table above."""
-    if word := DECIDED.get(verdict.removesuffix(" (given)")):
+    if word := DECIDED.get(verdict):
         return word if scale == PAPER_SCALE else "toy"
+    if verdict.removesuffix(GIVEN) in DECIDED:
+        return "given"
     is_measured = verdict.startswith(("inconclusive", "indicative"))
     return "inconclusive" if is_measured else "untested"
 

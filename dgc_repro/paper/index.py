@@ -22,11 +22,13 @@ FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
 COLOURS = {"agrees": "#00734f", "differs": "#b34700", "inconclusive": "#8a6d00"}
 LEGEND = """\
 *agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
-lies wholly inside or outside the claimed range. *agrees (given)* and *differs (given)*: the same, given an
-input that nobody has measured, such as a compute time. *inconclusive*: neither. *indicative*: fewer than 3
-seeds; + where the mean lies inside the range. *not tested*: a premise does not hold of these runs, or the
-data set is not the paper's. *by construction*: two formulas agree, which is no finding. *cannot follow*: the
-paper's own numbers contradict each other. *not run*: a row has no finished run."""
+lies wholly inside or outside the claimed range. What is counted or modelled has no spread, so one run
+decides it (MLS-Bench, GraVAC's figures 1a and 3, the lecture's allreduce). *agrees (given)* and *differs
+(given)*: the same, given an input that nobody has measured, such as a compute time. *inconclusive*:
+neither. *indicative*: fewer than 3 seeds; + where the mean lies inside the range. *not tested*: a premise
+does not hold of these runs, or the data set is not the paper's. *by construction*: two formulas agree,
+which is no finding. *cannot follow*: the paper's own numbers contradict each other. *not run*: a
+row has no finished run."""
 
 
 def entries(root: Path) -> list[Entry]:

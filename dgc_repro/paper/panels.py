@@ -154,9 +154,10 @@ def bars(
     heights: Mapping[str, Values],
     looks: Mapping[str, Look],
     numbers: str = "",
+    halves: Mapping[str, Values] | None = None,
 ) -> Draw:
     """Bars side by side: a group on the x axis, a bar in each group for every key of ``heights``.
-    ``numbers``: the format of the number above each bar, such as "%.0f"."""
+    ``numbers``: the format of the number above each bar, such as "%.0f"; ``halves``: of their intervals."""
 
     def draw(axes: Axes) -> None:
         width = 0.8 / max(1, len(heights))
@@ -166,7 +167,7 @@ def bars(
             drawn = axes.bar(
                 middle + width * (place - (len(heights) - 1) / 2), values, width * 0.92, label=look.label,
                 color=look.colour, hatch="" if look.dashes == "-" else "///", edgecolor="white",
-                linewidth=0.5,
+                linewidth=0.5, yerr=halves and halves[key], error_kw={"elinewidth": 1.2},
             )  # fmt: skip
             if numbers:
                 axes.bar_label(drawn, fmt=numbers, fontsize=8)

@@ -47,7 +47,7 @@ UNDECIDED = " ?"
 """After a loss that is not shown to be at most the allowed one."""
 METHOD = ("compressor", "wrap", "wrapper", "policy")
 """Keys of a run that make up a method."""
-OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd")
+OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd", "muon", "muloco", "dion")
 """Name prefixes of settings whose loss is not an effect of compression alone."""
 MEASURED = 3
 """Settings that ``measure=true`` times."""

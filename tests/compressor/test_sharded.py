@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from laws import Seen, play, played, same, simulation, tensors, transcript
-from numeric import Array, by_owner, random_steps, topk, without_c
+from numeric import Array, by_owner, dense, encoded, random_steps, topk, without_c
 from torch import Tensor
 
 from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.onebit_adam import OneBitAdam
-from dgc_repro.compressor.sharded import OWNER, Sharded, Shards
+from dgc_repro.compressor.sharded import OWNER, Encoder, Sharded, Shards
 from dgc_repro.exchange import gradients
 from dgc_repro.exchange.gradients import GradientExchange, fits, structure
 from dgc_repro.exchange.signals import check
@@ -108,6 +108,34 @@ def test_four_steps_equal_the_papers_algorithm(
     owners = owners_residual([s["inner"] for s in states], Shards.of(method, n, "x", workers))
     assert_equal_but_for_ties(owners, server, 4)
     assert np.abs(server).max() > 1e-3, "the second compression loses something, and it is kept"
+
+
+ENCODERS = {s.name: s.compressor for s in SETTINGS if isinstance(s.compressor, Encoder)}
+REFUSED = {
+    name: method for name, method in ENCODERS.items() if getattr(method, "gather_only", False)
+} | {
+    "qsgd-1-None-two": ENCODERS["qsgd-1-None-two"]  # loses more than it is given
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_shards_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be parted into shards|without Sharded"):
+        Sharded(ENCODERS[name])
+
+
+@pytest.mark.parametrize("name", sorted(ENCODERS.keys() - REFUSED.keys()))
+def test_the_mean_of_shards_is_near_the_average(name: str) -> None:
+    """One gradient for both workers: what was encoded twice still has its direction."""
+    method = ENCODERS[name]
+    ((gradient,),) = random_steps(20_000, 1, 1)
+    (mean,), _ = played(Sharded(method), [[gradient] * 2])
+    once = dense(encoded(method, gradient))
+    assert _cosine(mean, gradient) > 0.3 * _cosine(once, gradient) ** 2 > 0
+
+
+def _cosine(x: Tensor, y: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(x.double(), y.double(), dim=0))
 
 
 def test_what_the_owners_lose_comes_back_later() -> None:

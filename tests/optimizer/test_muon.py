@@ -15,10 +15,13 @@ from muon_reference import Reference, in_float32
 from tiny_run import PLAIN, RECIPE, SETTINGS, TEXT, assert_continues, built, play
 from torch import nn
 
+from dgc_repro import Dion, PerLayer
 from dgc_repro.launch.paths import option
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.model.resnet18 import ResNet18
+from dgc_repro.optimizer import muon
+from dgc_repro.optimizer.dion import Dion as DionSettings
 from dgc_repro.optimizer.muon import Muon, matrices
 from dgc_repro.optimizer.sgd import set_learning_rate
 
@@ -124,6 +127,26 @@ def test_its_file_has_the_defaults_of_its_class_which_are_the_authors() -> None:
 def names_of_others(module: nn.Module) -> set[str]:
     known = matrices(module)
     return {n for n, p in module.named_parameters() if p not in known and p.ndim > 1}
+
+
+def test_a_name_that_looks_like_a_pattern_is_sent_uncompressed() -> None:
+    module = nn.ModuleDict({"a[0]": nn.Embedding(4, 2), "b": nn.Linear(2, 3), "c": nn.Linear(3, 2)})
+    nest = PerLayer(Dion(), dense=("vectors", *muon.names_of_others(module)))
+    exempt = {n for n, p in module.named_parameters() if p.ndim > 1 and nest.exempt(p, n)}
+    assert exempt == {"a[0].weight", "c.weight"}
+
+
+def test_a_matrix_without_values_is_left_alone() -> None:
+    module = nn.ParameterDict(
+        {name: nn.Parameter(torch.ones(rows, 3)) for name, rows in (("empty", 0), ("whole", 3))}
+    )
+    for settings in (Muon(), DionSettings()):
+        optimizer = settings.build(module, 1)
+        for p in module.parameters():
+            p.grad = torch.ones_like(p)
+        before = module["whole"].clone()
+        optimizer.step()
+        assert not torch.equal(module["whole"], before)
 
 
 def test_embeddings_and_the_head_are_no_matrices() -> None:

@@ -49,9 +49,10 @@ def test_a_printed_number_stands_beside_the_measured_one() -> None:
     ("verdict", "scale", "status"),
     [
         ("agrees", "paper", "verified"),
-        ("differs (given)", "paper", "falsified"),
-        ("agrees (given)", "small", "toy"),
+        ("differs (given)", "paper", "given"),
+        ("agrees (given)", "small", "given"),
         ("differs", "low", "toy"),
+        ("differs", "paper", "falsified"),
         ("indicative (-)", "paper", "inconclusive"),
         ("by construction", "paper", "untested"),
     ],

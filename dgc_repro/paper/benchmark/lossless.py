@@ -68,6 +68,9 @@ page = Artifact(
         "Bits a value": Rows(ROWS, [Column(name, name, 2) for name in CODERS], "what is coded")
     },
     said=_said,
-    head=lambda shown: [("model", facts.distinct(facts.model_text(run) for run in shown.runs))],
+    head=lambda shown: [
+        ("model", facts.distinct(facts.model_text(run) for run in shown.runs)),
+        ("seconds", ""),  # none are told
+    ],
     alike=(),
 )

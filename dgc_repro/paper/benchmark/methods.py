@@ -50,7 +50,7 @@ SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 
 NUMBERS = {
-    "bits": ("uniform", "loco", "eden"),
+    "bits": ("uniform", "loco", "eden", "muon_uniform"),
     "levels": ("qsgd",),
     "density": (
         *("topk", "magnitude", "randomk", "threshold", "redsync", "sidco", "sparseloco"),
@@ -87,7 +87,8 @@ NOTES: Mapping[tuple[str, ...], str] = {
         "trainings, not compression alone"
     ),
     ("muon", "muloco", "dion"): (
-        "so do `muon`, `muloco` and `dion`, which orthonormalize the updates of matrices"
+        "`muon`, `muloco` and `dion` orthonormalize the updates of matrices: their losses compare optimizers "
+        "too"
     ),
 }
 """What a reader must know of methods, for pages that have one of them."""
@@ -124,19 +125,20 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "`python -m dgc_repro reproduce benchmark/methods`"
         )
     require_alike(runs, ALIKE)
-    if any(int(run.setting("launch.workers")) < 2 for run in runs):
+    if any(speed.workers_of(run) < 2 for run in runs):
         raise UserError("launch.workers: at least 2, between whom something is exchanged, got 1")
     runs = [run for run in runs if run.model in present]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
     shown = [run for run in runs if TUNES not in run.method]
-    found = numbers(shown)
+    differ_in_workers = len({_workers(runs, name) for name in present}) > 1
+    found = numbers(shown, None if differ_in_workers else speed.WORKERS)
     judged = {name: judged_of(found, name) for name in present}
     titles = {name: workloads()[name].title for name in present}
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     is_quick = scale == SHOWS_THAT_IT_RUNS
-    differ_in_workers = len({_workers(runs, name) for name in present}) > 1
+    among = "as many workers as trained" if differ_in_workers else f"{speed.WORKERS} workers"
     ways = {"wire": OWN_WIRE} if differ_in_workers else {f"wire, N={n}": WIRE[n] for n in WIRE}
     methods = sorted({run.method for run in shown})
     figures: dict[str, Callable[[], Figure]] = {}
@@ -150,7 +152,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     timed = [name for name in present if not _on_gpu(runs, name)]
     if fast := {titles[name]: rows for name in timed if (rows := _fast_rows(found, name))}:
         caption = facts.caption([run for run in shown if run.model in timed], scale)
-        figures["speed"] = partial(_speed_figure, found, fast, caption)
+        figures["speed"] = partial(_speed_figure, found, fast, caption, among)
     classes = [] if is_quick else [_classes(judged)]
     scores = None if is_quick or differ_in_workers else _scores(found, present)
     return made(
@@ -174,6 +176,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "shows": "\n\n".join(_shows(one) for one in judged.values()),
             "intervals": _intervals(judged),
             "workers": speed.WORKERS,
+            "among": among,
             "largest": f"{profiles.LARGEST:g}",
             "targets": "; ".join(_target(name, shown) for name in present),
             "seeds": MIN_SEEDS,
@@ -188,13 +191,14 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )  # fmt: skip
 
 
-def numbers(runs: Sequence[Run]) -> pd.DataFrame:
+def numbers(runs: Sequence[Run], workers: int | None = speed.WORKERS) -> pd.DataFrame:
     """The frame: quality, loss against dense, bytes and modelled speedups of each row
-    ``<workload>.<setting>``. Seeds whose dense training is missing or diverged are left out."""
-    return frame.join(*(_numbers_of(runs, name) for name in workloads()))
+    ``<workload>.<setting>``. Seeds whose dense training is missing or diverged are left out. ``workers``:
+    among how many times are modelled; None: among those that trained."""
+    return frame.join(*(_numbers_of(runs, name, workers) for name in workloads()))
 
 
-def _numbers_of(runs: Sequence[Run], name: str) -> pd.DataFrame:
+def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataFrame:
     """The frame of one workload."""
     dense = {run.seed: run for run in _dense(runs, name)}
     own = [run for run in runs if run.model == name and run.seed in dense]
@@ -208,7 +212,7 @@ def _numbers_of(runs: Sequence[Run], name: str) -> pd.DataFrame:
         if run.seed not in fast or run.row in late:
             return np.nan
         needed = [
-            number * work.seconds(one, NETWORKS[network], number)
+            number * work.seconds(one, NETWORKS[network], number, workers or speed.workers_of(run))
             for one in (fast[run.seed], run)
             for number in [steps(one)]
         ]
@@ -222,9 +226,7 @@ def _numbers_of(runs: Sequence[Run], name: str) -> pd.DataFrame:
         SENT: Quantity("bytes", lambda run: wire_until(run, speed.WORKERS, steps(run))),
         LESS: Relative(PAYLOAD, f"{name}.{DENSE}", inverse=True),
         **{title: Quantity("bytes", partial(wire_a_step, workers=n)) for n, title in WIRE.items()},
-        OWN_WIRE: Quantity(
-            "bytes", lambda run: wire_a_step(run, int(run.setting("launch.workers")))
-        ),
+        OWN_WIRE: Quantity("bytes", lambda run: wire_a_step(run, speed.workers_of(run))),
     }
     modelled = [
         frame.measure(
@@ -471,7 +473,7 @@ def _bytes_figure(found: pd.DataFrame, judged: Judged, caption: str) -> Figure:
 
 def _workers(runs: Sequence[Run], name: str) -> int:
     """The number of workers that train a workload."""
-    return int(next(run for run in runs if run.model == name).setting("launch.workers"))
+    return speed.workers_of(next(run for run in runs if run.model == name))
 
 
 def _workers_figure(
@@ -492,10 +494,16 @@ def _workers_figure(
         for place, setting in enumerate(settings):
             shown = [one.shown[f"{name}.{setting}"] for name, one in judged.items()]
             aside = BESIDE ** (place - len(settings) / 2)
-            axes.errorbar(
-                [aside * number for number in numbers.values()], [one.mean for one in shown],
-                yerr=np.array([one.bars for one in shown]).T, **_look(setting, place),
-            )  # fmt: skip
+            for tick, one in zip(ticks, shown, strict=True):
+                look = _look(setting, place) | ({} if tick == ticks[0] else {"label": None})
+                face = look["color"] if one.n >= MIN_SEEDS else "white"
+                axes.errorbar(
+                    aside * tick,
+                    one.mean,
+                    yerr=np.array([one.bars]).T,
+                    markerfacecolor=face,
+                    **look,
+                )
 
     def sent(axes: Axes) -> None:
         for place, setting in enumerate(settings):
@@ -504,8 +512,8 @@ def _workers_figure(
 
     return plot.figure(
         "Loss and bytes by the number of workers, at one global batch",
-        f"{facts.caption(used, scale)}; bars: 95 % interval, if there is one; grey: a loss within "
-        f"±{first.margin:g} {unit}",
+        f"{facts.caption(used, scale)}; hollow: fewer than {MIN_SEEDS} seeds; bars: 95 % interval, if there "
+        f"is one; grey: a loss within ±{first.margin:g} {unit}",
         [
             panels.panel("loss", losses, x="workers", y=f"loss, {unit}", log="x", xticks=ticks),
             panels.panel("wire", sent, x="workers", y="MB a step and worker", log="xy", xticks=ticks),
@@ -538,11 +546,13 @@ def _fast_rows(found: pd.DataFrame, name: str) -> list[str]:
     return list(own.groupby("row")["value"].mean().sort_values(ascending=False).index)
 
 
-def _speed_figure(found: pd.DataFrame, rows: Mapping[str, Sequence[str]], caption: str) -> Figure:
+def _speed_figure(
+    found: pd.DataFrame, rows: Mapping[str, Sequence[str]], caption: str, among: str
+) -> Figure:
     """Speedup over dense training to the target: a panel a workload, settings by networks."""
     said = (
         f"{caption}; steps to the target, compute and compression of these runs, network modelled, "
-        f"{speed.WORKERS} workers; settings that reach the target in each seed, mean over the seeds; sorted "
+        f"{among}; settings that reach the target in each seed, mean over the seeds; sorted "
         f"by {SORTED_BY}"
     )
     drawn = []

@@ -34,7 +34,7 @@ NETWORKS = {
 }
 """Rates and latencies of conf/network/ethernet_*.yaml."""
 WORKERS = 8
-"""N of the modelled times."""
+"""N of the modelled times, but on pages that compare numbers of workers: there it is the runs' own."""
 COMPUTE = "forward and backward"
 GATHER, SHARDED = "gather", "sharded"
 BACKWARD = 2 / 3
@@ -69,7 +69,7 @@ def calls_at(run: Run, workers: int) -> Calls:
 
     A shard is 1/N of the whole, of which (N-1)/N goes to others.
     """
-    own, steps = _workers(run), exchanged(run)
+    own, steps = workers_of(run), exchanged(run)
     way = run.setting("exchange.aggregation")
     found = {}
     for name, of in run.summary["collectives"].items() if steps else ():
@@ -91,19 +91,19 @@ class Workload:
     @cached_property
     def compute(self) -> float:
         """Seconds of a worker's forward and backward: the median over the runs."""
-        return median(_mean(run, "compute") / _workers(run) for run in self.runs)
+        return median(_mean(run, "compute") / workers_of(run) for run in self.runs)
 
     @cached_property
     def vectors(self) -> float:
         """Bytes of the vectors, which are averaged in full precision even where a method compresses."""
-        calls = [calls_at(run, _workers(run)) for run in self.runs]
+        calls = [calls_at(run, workers_of(run)) for run in self.runs]
         both = [of["allreduce"][1] for of in calls if {"allgather", "allreduce"} <= of.keys()]
         return min(both, default=0.0)
 
     @cached_property
     def parameters(self) -> float:
         """Values that the model learns, which dense training sends; frozen ones are not among them."""
-        calls = [calls_at(run, _workers(run)) for run in self.runs if run.method == DENSE]
+        calls = [calls_at(run, workers_of(run)) for run in self.runs if run.method == DENSE]
         return max(sum(size for _, size in of.values()) for of in calls) / FLOAT_BYTES
 
     def step(self, run: Run, workers: int) -> Step:
@@ -117,10 +117,10 @@ class Workload:
             decompress *= workers
         return Step(self.compute, relative * _mean(run, "compress"), decompress, calls)
 
-    def seconds(self, run: Run, network: Network, steps: float) -> float:
-        """Of a step among `WORKERS`, with the bytes of the first ``steps`` in the mean. Where buckets can be
-        exchanged during backward, as much communication as possible is hidden."""
-        step, costs = self.step(run, WORKERS), Costs(network, WORKERS)
+    def seconds(self, run: Run, network: Network, steps: float, workers: int = WORKERS) -> float:
+        """Of a step among ``workers``, with the bytes of the first ``steps`` in the mean. Where buckets can
+        be exchanged during backward, as much communication as possible is hidden."""
+        step, costs = self.step(run, workers), Costs(network, workers)
         share = share_of(run, steps)
         step = replace(step, calls={k: (n, share * size) for k, (n, size) in step.calls.items()})
         hidden = min(step.communicate(costs), BACKWARD * step.compute) if can_overlap(run) else 0.0
@@ -182,7 +182,8 @@ def counts(results: Path) -> pd.DataFrame | None:
     return max(tables, key=lambda table: str(table["date"].iloc[0]), default=None)
 
 
-def _workers(run: Run) -> int:
+def workers_of(run: Run) -> int:
+    """The number of workers that trained."""
     return int(run.setting("launch.workers"))
 
 

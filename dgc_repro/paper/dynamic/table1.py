@@ -141,7 +141,7 @@ def _figure(shown: Shown) -> list[panels.Panel]:
             panels.panel(title, shown.curves(metric, "epoch"), x="epoch", y=label)
             for title, (metric, label) in drawn.items()
         ),
-        panels.panel("policy", rungs, x="epoch", y="rung (higher compresses more)"),
+        panels.panel("policy", rungs, x="epoch", y="rung (higher compresses more)", ylim=(0, None)),
     ]
 
 

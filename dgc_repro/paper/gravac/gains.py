@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import numpy as np
-
 from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Shown, drawing
 from dgc_repro.paper.claims import Check
@@ -20,6 +18,7 @@ from dgc_repro.paper.gravac import training as g
 from dgc_repro.paper.gravac.training import ENERGY, GAIN, NORM
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.statistics import interval
 
 POOL = "training"
 METHODS = {factor: f"topk{factor}_gains" for factor in FACTORS}
@@ -69,18 +68,21 @@ def _panels(shown: Shown) -> list[panels.Panel]:
     _, *trained = shown.looks
 
     def bars(kind: str) -> panels.Panel:
-        means = {
-            row: [g.mean(np.array(of(shown.frame, gain_at(kind, f), row))) for f in FACTORS]
+        found = {
+            row: [interval(of(shown.frame, gain_at(kind, f), row)) for f in FACTORS]
             for row in trained
         }
-        drawn = panels.bars([f"at {factor:g}x" for factor in FACTORS], means, shown.looks)
+        means = {row: [mean for mean, *_ in own] for row, own in found.items()}
+        halves = {row: [mean - low for mean, low, _ in own] for row, own in found.items()}
+        groups = [f"at {factor:g}x" for factor in FACTORS]
+        drawn = panels.bars(groups, means, shown.looks, halves=halves)
         return panels.panel(GAIN[kind], drawn, panels.rule("y", EPS), y="mean gain", log="y")
 
     curves = [one.curves(shown.looks) for one in g.courses(shown.runs, shown.scale)]
     return [*map(bars, GAIN), *curves]
 
 
-TITLE = f"GraVAC's two gains: Top-k trained at 10x, 100x and 1000x (line: eps {EPS:g})"
+TITLE = f"GraVAC's two gains: Top-k trained at 10x, 100x and 1000x (line: eps {EPS:g}; bars: 95 % intervals)"
 page = g.page(
     __file__,
     (DENSE, *METHODS.values()),
