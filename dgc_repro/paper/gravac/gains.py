@@ -82,7 +82,7 @@ def _panels(shown: Shown) -> list[panels.Panel]:
     return [*map(bars, GAIN), *curves]
 
 
-TITLE = f"GraVAC's two gains: Top-k trained at 10x, 100x and 1000x (line: eps {EPS:g}; bars: 95 % intervals)"
+TITLE = f"GraVAC's two gains: Top-k at 10x, 100x and 1000x (line: eps {EPS:g}; whiskers: 95 % intervals)"
 page = g.page(
     __file__,
     (DENSE, *METHODS.values()),
