@@ -582,7 +582,11 @@ def test_a_rate_that_diverges_in_one_of_two_seeds_says_so() -> None:
 def test_numbers_of_workers_are_drawn_in_order() -> None:
     runs = []
     for name, workers in (("low_8", 8), ("low", 4), ("low_2", 2)):
-        for method, quality in (("dense", 80.0), ("topk_0.01", 80.0 - workers)):
+        own_settings = {"dense": 80.0, "topk_0.01": 80.0 - workers}
+        own_settings |= {8: {"uniform_4": 79.0}, 4: {"uniform_4": 79.0, "alone": 79.0}}.get(
+            workers, {}
+        )
+        for method, quality in own_settings.items():
             run = _run(method, quality=quality, calls={"allgather": 800})
             own = {
                 "experiment": {
@@ -605,5 +609,8 @@ def test_numbers_of_workers_are_drawn_in_order() -> None:
     assert drawn["topk_0.01"].get_xydata().tolist() == [
         pytest.approx([n, 80 * (n - 1) / 1e6]) for n in (2, 4, 8)
     ]
-    marked = [c.lines[0] for c in loss.containers if c.get_label() == "topk_0.01"]
-    assert marked[0].get_ydata().tolist() == [2, 4, 8]
+    losses = [c.lines[0].get_ydata()[0] for c in loss.containers]
+    assert losses == [0, 0, 0, 2, 4, 8, 1, 1]  # a setting after the other, fewest workers first
+    labels = [c.get_label() for c in loss.containers if not c.get_label().startswith("_")]
+    assert labels == ["dense", "topk_0.01", "uniform_4"]
+    assert {c.lines[0].get_markerfacecolor() for c in loss.containers} == {"white"}  # one seed

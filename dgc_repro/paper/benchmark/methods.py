@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -99,7 +100,7 @@ BY_METHOD = (
     "well."
 )
 BY_WORKERS = (
-    "The figure *workers* has the settings that all numbers of workers share. All train with one global "
+    "The figure *workers* has the settings of more than one number of workers. All train with one global "
     "batch, the same number of steps and the same rate."
 )
 WIRE_AT = (
@@ -479,12 +480,12 @@ def _workers(runs: Sequence[Run], name: str) -> int:
 def _workers_figure(
     found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str
 ) -> Figure:
-    """Loss and wire bytes of the settings that all workloads share, by the number of workers."""
+    """Loss and wire bytes of the settings of several workloads, by the number of workers."""
     numbers = {name: _workers(runs, name) for name in judged}
     judged = {name: judged[name] for name in sorted(judged, key=lambda name: numbers[name])}
     numbers = {name: numbers[name] for name in judged}
-    shared = set.intersection(*(set(_names(one)) for one in judged.values()))
-    settings = [setting for setting in _names(next(iter(judged.values()))) if setting in shared]
+    counted = Counter(setting for one in judged.values() for setting in _names(one))
+    settings = [setting for setting, count in counted.items() if count > 1]
     used = [run for run in runs if run.method in settings]
     first, ticks = next(iter(judged.values())).workload, list(numbers.values())
     unit = first.unit_in_words
@@ -492,23 +493,23 @@ def _workers_figure(
     def losses(axes: Axes) -> None:
         axes.axhspan(-first.margin, first.margin, color="#EDEDED", zorder=0)
         for place, setting in enumerate(settings):
-            shown = [one.shown[f"{name}.{setting}"] for name, one in judged.items()]
-            aside = BESIDE ** (place - len(settings) / 2)
-            for tick, one in zip(ticks, shown, strict=True):
-                look = _look(setting, place) | ({} if tick == ticks[0] else {"label": None})
-                face = look["color"] if one.n >= MIN_SEEDS else "white"
+            aside, look = BESIDE ** (place - len(settings) / 2), _look(setting, place)
+            for name, one in judged.items():
+                if (shown := one.shown.get(f"{name}.{setting}")) is None:
+                    continue
                 axes.errorbar(
-                    aside * tick,
-                    one.mean,
-                    yerr=np.array([one.bars]).T,
-                    markerfacecolor=face,
-                    **look,
-                )
+                    aside * numbers[name], shown.mean, yerr=np.array([shown.bars]).T, **look,
+                    markerfacecolor=look["color"] if shown.n >= MIN_SEEDS else "white",
+                )  # fmt: skip
+                look = {**look, "label": None}
 
     def sent(axes: Axes) -> None:
         for place, setting in enumerate(settings):
-            means = [np.mean(frame.of(found, OWN_WIRE, f"{name}.{setting}")) for name in judged]
-            axes.plot(list(numbers.values()), np.divide(means, 1e6), **_look(setting, place))
+            own = [name for name in judged if f"{name}.{setting}" in judged[name].shown]
+            means = [np.mean(frame.of(found, OWN_WIRE, f"{name}.{setting}")) for name in own]
+            axes.plot(
+                [numbers[name] for name in own], np.divide(means, 1e6), **_look(setting, place)
+            )
 
     return plot.figure(
         "Loss and bytes by the number of workers, at one global batch",
