@@ -138,9 +138,8 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
         try:
             notes += _restore(run, *states)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            key = "paths.runs" if is_own else "train.resume_from"
             raise UserError(
-                f"{key}: {candidate} is of another model, optimizer or compressor "
+                f"train.resume_from: {candidate} is of another model, optimizer or compressor "
                 f"({' '.join(str(error).split())[:200]})"
             ) from error
         if is_own:

@@ -136,7 +136,7 @@ def test_the_answer_needs_no_torch_and_says_what_is_extrapolated() -> None:
     assert "left out" in said
 
 
-@pytest.mark.parametrize("name", ["eden", "drive", "blockfloat"])
+@pytest.mark.parametrize("name", ["natural", "running_uniform"])
 def test_a_compressor_without_published_runs_is_said_to_have_none(name: str) -> None:
     with pytest.raises(UserError, match=f"no runs of {name}, so its loss is not known"):
         recommend(["network=ethernet_1gbit", f"method={name}"])
