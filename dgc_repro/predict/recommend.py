@@ -289,7 +289,8 @@ def chosen(rows: Sequence[Row], asked: Question) -> tuple[list[Row], list[Row]]:
         own = [row for row in others if asked.method in row.run.method]
         if not own and asked.method in options("compressor"):
             raise UserError(
-                f"method: the published benchmark has no runs of {asked.method}, so its loss is not known; "
+                f"method: with {asked.model.samples} the published benchmark has no runs of "
+                f"{asked.method}, so its loss is not known; "
                 f"measure=true compressor={asked.method} times its step beside the others"
             )
         if not own:
