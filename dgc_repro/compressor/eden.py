@@ -96,7 +96,7 @@ class EDEN(Quantizer):
 
     @property
     def gather_only(self) -> bool:
-        """The keys of shards that all workers share are the owner's, and do not travel."""
+        """The owner of a shard rotates its mean by keys of its own, and shared keys do not travel."""
         return self.shared
 
     def encode_batch(self, batch: Batch, context: Context) -> Rotated:

@@ -3,8 +3,8 @@
 A number of b bits is a sign, an exponent and m bits of mantissa. Without its sign its bits, read as a whole
 number, count the numbers from 0 on: so they are found by adding, and what they mean is read from a table.
 Infinities and NaN of a format are not used: what is too large becomes its largest number. Codes lie one
-after another in whole groups of bytes (kernel/codes.py). On a GPU tensor operations do everything, for all
-tensors of a batch together.
+after another in whole groups of bytes (kernel/codes.py). Tensor operations do everything on a
+GPU, for all tensors of a batch together; on a CPU c/floats.c has the same bits.
 
 Letters: n = values, g = values of a block, b = bits of a value, m = bits of its mantissa.
 """

@@ -48,12 +48,12 @@ def test_c_has_the_bits_of_tensor_operations(name: str, drawn: bool, threads: in
             with kernels(), three_threads() if threads > 1 else nullcontext():
                 batch = Batch(names, tensors)
                 layout = FloatLayout(batch.sizes, FORMATS[name])
-                keys = np.arange(len(names)) * 12345 - 3 if drawn else None
+                keys = (np.arange(len(names)) * 12345 - 3).astype(np.int32) if drawn else None
                 buffer, work = (
                     torch.zeros(layout.size, dtype=torch.uint8),
                     torch.empty(layout.total),
                 )
-                layout.encode(batch, buffer, None if keys is None else keys.astype(np.int32), work)
+                layout.encode(batch, buffer, keys, work)
                 means = [torch.ones_like(tensor) for tensor in tensors]
                 layout.decode(Batch(names, means), [buffer] * 2, 0.3, accumulate=False)
                 sums = [torch.ones_like(tensor) for tensor in tensors]
