@@ -30,6 +30,9 @@ FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
     ("policy", "gain"): {"energy": "error_fed"},
 }
 """The first name of each renamed value, by the key's new name."""
+SAME_VALUE = {"train.precision": ("bf16", "half")}
+"""By key, a recorded value and the value of today that is the same run: recipes named bf16 before they left
+the choice between bf16 and fp16 to the device."""
 GONE: dict[tuple[str, ...], tuple[Any, str]] = {
     ("launch", "workers_per_node"): (None, "dgc_repro.attach averages inside nodes, docs/fsdp.md"),
     ("compressor", "feedback"): (

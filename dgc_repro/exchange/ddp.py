@@ -26,7 +26,6 @@ from typing import Any, NoReturn, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
@@ -39,6 +38,13 @@ from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memo
 from dgc_repro.exchange.process_group import ProcessGroupWire, group_of_some
 from dgc_repro.exchange.wire import Wire
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy
+
+
+class HasScale(Protocol):
+    """What is needed of a GradScaler."""
+
+    def get_scale(self) -> float: ...
+
 
 Parameters = Mapping[str, nn.Parameter]
 HandedOver = tuple[Any, torch.futures.Future[Tensor], torch.cuda.Event | None]
@@ -192,7 +198,7 @@ class PerBucket(Junction):
         *,
         leaves_some: bool,
         views: bool = False,
-        scaler: GradScaler | None = None,
+        scaler: HasScale | None = None,
     ) -> None:
         """``leaves_some``: whether DDP leaves the gradient of a parameter that no rank used as it was,
         hook or not. ``views``: gradients are views of DDP's buckets. ``scaler``: of the loss. Each bucket is
@@ -473,7 +479,7 @@ def junction_of(
     model: DistributedDataParallel,
     exchange: GradientExchange,
     overlap: bool,
-    scaler: GradScaler | None = None,
+    scaler: HasScale | None = None,
 ) -> AfterBackward | PerBucket:
     """The junction for a model's hook."""
     parameters, views = parameters_of(model), bool(model.gradient_as_bucket_view)

@@ -99,7 +99,7 @@ class Stepper:
     def keep(self, model: nn.Module) -> None:
         """Before the first forward of a step: remember the model's buffers where the step may be skipped.
         Batch-norm statistics see the inputs of a gradient that is not finite; `settle` puts them back."""
-        if self.on_nonfinite == "skip" and model.training and not self._kept[0]:
+        if self.may_skip and model.training and not self._kept[0]:
             buffers = list(model.buffers())
             copies = self._copies.spares(("kept",), buffers)
             self._kept = buffers, copies
@@ -180,6 +180,11 @@ class Stepper:
         progress = self.progress
         progress.watched.chosen, progress.policy = self.policy.choose(progress.policy, energies)
         return int(progress.watched.chosen)
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a step whose gradient is not finite may be left out."""
+        return self.on_nonfinite == "skip"
 
     @property
     def excludes_compression(self) -> bool:

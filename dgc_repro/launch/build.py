@@ -31,7 +31,7 @@ from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import rules
 from dgc_repro.launch.components import build_compressor, component
-from dgc_repro.launch.devices import emulated_bf16
+from dgc_repro.launch.devices import computed_precision, emulated_bf16
 from dgc_repro.launch.environment import shortage
 from dgc_repro.launch.networks import modelled
 from dgc_repro.network.lab import Lab
@@ -39,6 +39,7 @@ from dgc_repro.optimizer.sam import SAM
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.local_steps import LocalSteps, outer_optimizer
+from dgc_repro.train.loss_scale import LossScale
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run, Trained
@@ -48,6 +49,12 @@ from dgc_repro.train.streaming import Streaming
 from dgc_repro.train.task import TOP, Prepared, Task
 
 Config = Mapping[str, Any]
+HAS_LSTM: dict[str, Callable[[], bool]] = {
+    "bf16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    "fp16": lambda: bool(torch.ops.mkldnn._is_mkldnn_fp16_supported()),
+}
+"""Whether oneDNN has an LSTM in this precision for this CPU. Not every build of torch has these operators, so
+that they are called only where they are needed."""
 
 
 def build_run(
@@ -60,6 +67,7 @@ def build_run(
     """
     c = rules.Setup(config)
     settings, seed, timeout = c.train, config["seed"], c.launch.timeout_seconds
+    settings = replace(settings, precision=computed_precision(settings.precision, device))
     wire: Wire
     if c.simulated:
         wire = SimulatedWire(c.workers, device)
@@ -71,13 +79,15 @@ def build_run(
     refuse_classes(config, task, c.stopping)
     torch.manual_seed(seed)
     module = fresh_module(config, task).to(device)
-    _refuse_bf16(module, settings, device)
+    _refuse_precision(module, settings, device, sam_first=c.sam_first)
     if settings.channels_last and channels_last_corrupts(module, device):
         settings = replace(settings, channels_last=False)
         task = _task(task.splits, settings, seed)
     # What one step of the optimizer learns from: local steps are each worker's own.
     optimizer_batch = settings.step_size * (1 if c.has_local_steps else wire.world_size)
     progress = Progress(policy=c.policy.init())
+    if settings.precision == "fp16":
+        progress.loss_scales = [LossScale() for _ in range(wire.local_workers)]
     cost = modelled(config, lambda: progress.step)
     link = Link(wire, Ledger(), Clock(device), check=c.exchange.check, cost=cost)
     ready(task.splits)
@@ -96,7 +106,8 @@ def build_run(
             junction = AfterBackward(exchange, parameters)
         else:
             hook = hook_of(forward, c.overlap)
-            hook.junction = junction = junction_of(forward, exchange, c.overlap)
+            scale = next(iter(progress.loss_scales), None)
+            hook.junction = junction = junction_of(forward, exchange, c.overlap, scale)
         uncompressed = None
         if c.sam_first:
             plain = GradientExchange(Dense(), parameters, link)
@@ -165,15 +176,23 @@ def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:
     return kind(splits, settings, seed)  # type: ignore[arg-type]
 
 
-def _refuse_bf16(module: nn.Module, settings: TrainSettings, device: torch.device) -> None:
-    """Raise UserError where this CPU cannot train an LSTM in bf16."""
+def _refuse_precision(
+    module: nn.Module, settings: TrainSettings, device: torch.device, *, sam_first: bool
+) -> None:
+    """Raise UserError where this CPU cannot train an LSTM in the precision, and for SAM with
+    ``compressed=first`` in fp16: where its second gradient overflows, the first one has been exchanged."""
+    precision = settings.precision
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-    on_cpu = settings.precision == "bf16" and recurrent and device.type == "cpu"
-    # Not every build of torch has this operator, so that it is called only here.
-    if on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if recurrent and device.type == "cpu" and precision in HAS_LSTM and not HAS_LSTM[precision]():
         raise UserError(
-            "train.precision: this CPU has no bf16 kernel for an LSTM (it needs AVX512); use "
-            "train.precision=fp32"
+            f"train.precision: this CPU has no {precision} kernel for an LSTM (bf16 needs AVX512, fp16 "
+            "AVX512-FP16); use train.precision=fp32"
+        )
+    if sam_first and precision == "fp16":
+        raise UserError(
+            "train.precision: fp16 leaves out a step whose gradient overflows, and "
+            "optimizer.compressed=first has exchanged the first gradient before the second is known; use "
+            "train.precision=fp32, or optimizer.compressed=perturbed"
         )
 
 

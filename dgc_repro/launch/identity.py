@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.names import conf_dir, with_current_names
+from dgc_repro.names import SAME_VALUE, conf_dir, with_current_names
 
 PACKAGE = __name__.partition(".")[0]
 RESULTS_VERSION = 1
@@ -66,7 +66,7 @@ def differing(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> Iterato
 
 def _differing(recorded: Any, config: Any, defaults: Any, key: str = "") -> Iterator[str]:
     if not isinstance(recorded, Mapping) or not isinstance(config, Mapping):
-        if recorded != config:
+        if recorded != config and (recorded, config) != SAME_VALUE.get(key):
             yield key
         return
     prefix = f"{key}." if key else ""

@@ -274,9 +274,10 @@ def _train(parts: Sequence[Part]) -> None:
 def _slow_bf16(parts: Sequence[Part]) -> str | None:
     """A warning where a run to train is in bfloat16, which this machine's CPU emulates."""
     left = (part.jobs[name].config for part in parts for name in part.left)
-    of_bf16 = (config for config in left if config["train"]["precision"] == "bf16")
-    said = (emulated_bf16("bf16", choose_device(config)[0]) for config in of_bf16)
-    return next(filter(None, said), None)
+    slow = (
+        emulated_bf16(config["train"]["precision"], choose_device(config).device) for config in left
+    )
+    return next(filter(None, slow), None)
 
 
 def _publish_finished(parts: Sequence[Part]) -> None:

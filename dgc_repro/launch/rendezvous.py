@@ -152,6 +152,16 @@ class Rendezvous:
                 )
         self.several_nodes = len({tuple(place) for place, _ in said}) > 1
 
+    def has_own_gpus(self, gpu: int) -> bool:
+        """Compare GPUs with the other ranks, by the identifiers (UUID) that the driver gives them. Returns
+        whether each rank has one of its own. ``gpu``: the number that this rank would take of those that it
+        sees, which may be one for each rank (Slurm's ``--gpus-per-task``). All ranks call it. Raises
+        UserError where a rank does not come."""
+        sees_one = torch.cuda.is_available() and torch.cuda.device_count() > gpu
+        uuid = str(torch.cuda.get_device_properties(gpu).uuid) if sees_one else ""
+        uuids = self.gather("GPU", uuid)
+        return "" not in uuids and len(set(uuids)) == len(uuids)
+
     def failed(self, error: BaseException, timeout_seconds: float) -> str:
         """The line for a run that ends with this error on this rank.
 

@@ -31,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.cli_args import share_of, some_text, yes_no
+from dgc_repro.launch.devices import few_gpus, simulates_on_gpu, visible_gpus
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import Job, check_rows, expand, finished, published_run
 from dgc_repro.launch.mirror import mirror_of
@@ -91,6 +92,7 @@ class Reproduction:
     jobs      its runs, seeds outermost
     optional  runs that its page uses where they are finished
     mirror    where the page is uploaded, None for nowhere
+    note      a line for the user on where its runs are trained, else empty
     """
 
     name: str
@@ -98,6 +100,7 @@ class Reproduction:
     jobs: list[Job]
     optional: list[Job]
     mirror: Wandb | None
+    note: str = ""
 
     @property
     def is_trained(self) -> bool:
@@ -150,8 +153,11 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
     page = artifact_of(paper, artifact).page
     if require_rows := getattr(page, "require_rows", None):  # of a page that is data
         require_rows(job.row for job in jobs)
-    _set_roots(name, [job.config for job in (*jobs, *optional)], own, given)
-    return Reproduction(name, own, jobs, optional, mirror)
+    configs = [job.config for job in (*jobs, *optional)]
+    _set_roots(name, configs, own, given)
+    chosen = sets(given, "launch") or sets(given, "launch.kind")
+    note = "" if chosen else _simulate_on_gpu(configs)
+    return Reproduction(name, own, jobs, optional, mirror, note)
 
 
 def reproduce(arguments: Sequence[str]) -> None:
@@ -163,6 +169,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     pairs = list(zip(jobs, ready, strict=True))
     is_new = [run is None and not is_done(run_folder(job.config)) for job, run in pairs]
     check_rows(job for job, new in zip(jobs, is_new, strict=True) if new)
+    if asked.note:
+        print(asked.note, flush=True)
     time_left = TimeLeft(sum(is_new))
     for number, (job, run) in enumerate(pairs, start=1):
         left = f", {words}" if (words := time_left.words()) else ""
@@ -244,6 +252,21 @@ def _set_roots(
     for config in configs:
         if "dataset" in config and (root := roots.get(f"{ROOTS}.{dataset_name(config)}")):
             config["dataset"]["root"] = root
+
+
+def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
+    """Simulate the workers of runs that have fewer GPUs here than workers. Returns the line that says so;
+    empty where there are none."""
+    moved = [config["launch"] for config in configs if simulates_on_gpu(config)]
+    for launch in moved:
+        launch["kind"] = "simulated"
+    if not moved:
+        return ""
+    few = few_gpus(visible_gpus(), max(launch["workers"] for launch in moved))
+    return (
+        f"{few}: one process trains all workers of a run on one GPU (launch=simulated). Their means are "
+        "those of real ranks; times of an exchange do not apply. launch.device=cpu trains ranks on CPU cores"
+    )
 
 
 def artifacts() -> list[str]:

@@ -473,7 +473,7 @@ def validate(config: Mapping[str, Any]) -> None:
             c.low_rank.layers(unallocated(c.config))
         except ValueError as error:
             raise UserError(f"model.low_rank.{error}") from error
-    if c.kind != SLURM:
+    if c.kind != SLURM and not inside_torchrun():  # there the ranks compare their GPUs first
         choose_device(config)
     _refuse_few_data(c)
     in_processes = c.kind not in ("simulated", SLURM) and not inside_torchrun()

@@ -33,7 +33,7 @@ from dgc_repro.kernel import native
 from dgc_repro.launch import environment, identity, sections
 from dgc_repro.launch.build import build_run, fresh_module
 from dgc_repro.launch.components import component
-from dgc_repro.launch.devices import choose_device
+from dgc_repro.launch.devices import Place, choose_device, visible_gpus
 from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.netlab import Schedule
 from dgc_repro.launch.ranks import (
@@ -75,10 +75,8 @@ def run_worker(
     RankFailed in a world of processes."""
     stop = stop or StopSignals()
     config = read_config(folder)
-    device_type, backend = choose_device(config)
     rank = int(os.environ.get("RANK", "0"))
-    gpu = int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
-    device = torch.device(device_type, gpu) if device_type == "cuda" else torch.device("cpu")
+    gpu = int(os.environ.get("LOCAL_RANK", "0")) % max(1, visible_gpus())
     started, launch = int(os.environ.get("WORLD_SIZE", "0")), config["launch"]
     simulated = launch["kind"] == "simulated"
     if started > 1 if simulated else started != launch["workers"]:
@@ -87,7 +85,8 @@ def run_worker(
             f"started as {started} ranks; python -m dgc_repro starts them, torchrun -m dgc_repro too"
         )
     if simulated:
-        return _train(config, folder, device, "simulated", stop)
+        place = choose_device(config)._replace(backend="simulated")
+        return _train(config, folder, place, gpu, stop)
     if os.environ.get("LOCAL_WORLD_SIZE") == str(started):
         use_loopback()
     if rendezvous is None:
@@ -95,20 +94,22 @@ def run_worker(
     else:  # torchrun by itself gives its ranks one thread each
         rendezvous.start_seconds = float(launch["start_timeout_seconds"])
         torch.set_num_threads(environment.threads_of_worker(launch))
-    own = facts(config, f"{device_type} with {backend}", rendezvous.arguments)
+    has_own = None if launch["device"] == "cpu" else rendezvous.has_own_gpus(gpu)
+    place = choose_device(config, has_own)
+    own = facts(config, f"{place.device} with {place.backend}", rendezvous.arguments)
     rendezvous.agree("start", own)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     timeout = float(launch["timeout_seconds"])
     try:
+        if place.device == "cuda":
+            torch.cuda.set_device(gpu)
         dist.init_process_group(
-            backend,
+            place.backend,
             store=PrefixStore("world", rendezvous.store),
             rank=rank,
             world_size=rendezvous.size,
             timeout=datetime.timedelta(seconds=timeout),
         )
-        return _train(config, folder, device, backend, stop, rendezvous, log)
+        return _train(config, folder, place, gpu, stop, rendezvous, log)
     except Exception as error:
         line = rendezvous.failed(error, timeout)
         if isinstance(error, UserError):
@@ -120,14 +121,16 @@ def run_worker(
 def _train(
     config: dict[str, Any],
     folder: Path,
-    device: torch.device,
-    backend: str,
+    place: Place,
+    gpu: int,
     stop: StopSignals,
     rendezvous: Rendezvous | None = None,
     log: TextIO | None = None,
 ) -> int:
-    """``rendezvous``: of ranks that are processes; ``log``: for the traceback of a rank that hangs when it is
+    """Train on GPU number ``gpu`` of this process, or on the CPU, as ``place`` says; return the exit code.
+    ``rendezvous``: of ranks that are processes; ``log``: for the traceback of a rank that hangs when it is
     sent SIGTERM."""
+    device = torch.device("cuda", gpu) if place.device == "cuda" else torch.device("cpu")
 
     def ready(splits: Splits | Text) -> None:
         if rendezvous is not None:
@@ -146,7 +149,7 @@ def _train(
         faulthandler.register(signal.SIGTERM, log or sys.stderr, all_threads=False, chain=True)
     own_hash = folder.name.rpartition("-")[2]
     progress = run.progress
-    notes = [*run.notes, *checkpoint.load(run, folder, own_hash)]
+    notes = [*filter(None, [place.note]), *run.notes, *checkpoint.load(run, folder, own_hash)]
     if device.type == "cpu" and native.library() is None:
         notes.append(
             "kernels run as tensor operations (no C compiler, or switched off): slower, equal values"
@@ -158,7 +161,8 @@ def _train(
         notes += checkpoint.load(run, Path(source), None)
         if progress.step == 0:
             raise UserError(f"train.resume_from: no checkpoint in {source}")
-    here = environment.describe(device, backend, run.link.wire.world_size, run.splits.label)
+    here = environment.describe(device, place.backend, run.link.wire.world_size, run.splits.label)
+    here["precision"] = run.settings.precision  # train.precision=half leaves it to the device
     if lab := description():
         notes += lab["notes"]
         here["network"] = lab["facts"]

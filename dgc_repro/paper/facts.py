@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from dgc_repro.names import conf_dir, scale_of
+from dgc_repro.names import SAME_VALUE, conf_dir, scale_of
 from dgc_repro.paper.records import FREE_KEYS, Run
 
 PAPER_SCALE = "paper"
@@ -27,7 +27,11 @@ FULL_MODELS = {
 words in and out."""
 IN_HISTORY = "commit_in_history"
 """The key of a record whose commit is not in the git history; publish.py sets it."""
-BF16 = "bf16 autocast in forward and backward; parameters and gradients in float32"
+AUTOCAST = {
+    name: f"{name} autocast in forward and backward{scaled}; parameters and gradients in float32"
+    for name, scaled in (("bf16", ""), ("fp16", " of a scaled loss"))
+}
+"""What a page says of each half precision."""
 BUSY_CORES = 0.5
 """Cores of other work from which timings are disturbed."""
 ALIKE = (
@@ -90,11 +94,16 @@ def world_text(run: Run) -> str:
 
 
 def _precision(trained: Sequence[Run]) -> str:
-    """Where bf16 is used, and of which models where others are in float32; empty where all are."""
-    half = [run for run in trained if run.setting("train.precision") == "bf16"]
-    if not half or len(half) == len(trained):
-        return BF16 if half else ""
-    return f"{BF16}, of {distinct(map(model_text, half))}; all else in float32"
+    """Which half precision is used, and of which models where others have another; empty where all are in
+    float32."""
+    by_precision = {name: [r for r in trained if r.precision == name] for name in AUTOCAST}
+    half = {AUTOCAST[name]: runs for name, runs in by_precision.items() if runs}
+    if len(half) == 1 and len(*half.values()) == len(trained):
+        return next(iter(half))
+    texts = [f"{words}, of {distinct(map(model_text, runs))}" for words, runs in half.items()]
+    if texts and sum(map(len, half.values())) < len(trained):
+        texts.append("all else in float32")
+    return "; ".join(texts)
 
 
 def data_text(runs: Sequence[Run]) -> str:
@@ -204,7 +213,9 @@ def departures(runs: Sequence[Run], scale: str) -> list[tuple[str, str]]:
         found += [
             f"{group}.{key}={short(value)} ({short(usual.get(key)).replace('???', 'to give')})"
             for key, value in own.items()
-            if value != usual.get(key) and key not in (*FREE_KEYS, *WITHOUT_EFFECT)
+            if value != usual.get(key)
+            and key not in (*FREE_KEYS, *WITHOUT_EFFECT)
+            and (value, usual.get(key)) != SAME_VALUE.get(f"{group}.{key}")
         ]
     name = f"{family}/{scale}".strip("/")
     return [(f"differs from scale {name}", ", ".join(found))] if found else []

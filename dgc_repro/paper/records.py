@@ -94,6 +94,11 @@ class Run:
         return DATA_SETS.get(name, name.lower()) if read else ""
 
     @property
+    def precision(self) -> str:
+        """The precision in which the run was computed; ``train.precision=half`` leaves it to the device."""
+        return str(self.environment.get("precision") or self.setting("train.precision", ""))
+
+    @property
     def seed(self) -> int:
         """The seed, which pairs the runs of different rows."""
         return int(self.config["seed"])

@@ -73,6 +73,9 @@ def flat(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def named(runs: Sequence[Run]) -> Named:
     """Name the setting of each run. Two names are equal only where the settings are."""
     own = [settings_of(run.config) for run in runs]
+    for run, settings in zip(runs, own, strict=True):
+        if run.precision:  # not "half", which leaves it to the device
+            settings["train.precision"] = run.precision
     kinds = _kinds([str(one.get(COMPRESSOR, "no compressor")) for one in own])
     heads = _heads(own, kinds)
     keys = [

@@ -127,7 +127,9 @@ def measured(
 ) -> tuple[list[Point], str, Sequence[str]]:
     """Points of live workers, where these were, and notes on their links."""
     workers = config["launch"]["workers"]
-    device, backend = choose_device(config)
+    device, backend, note = choose_device(config)
+    if note:
+        print(f"note: {note}", flush=True)
     where, lab = f"{backend} on this machine", None
     with contextlib.ExitStack() as stack:
         if network is not None:

@@ -51,6 +51,7 @@ KEPT = 2
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 INNER = "inner"  # the optimizer of one worker, with local steps
+LOSS_SCALE = "loss_scale"  # of one worker, in fp16
 OWN = "own"  # the weights of one worker, with fragments
 NO_FILE = entry_of(b"")
 
@@ -74,6 +75,8 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
+        if run.progress.loss_scales:
+            state[LOSS_SCALE] = asdict(run.progress.loss_scales[index])
         if run.local is not None:
             state[INNER] = run.local.inner[index].state_dict()
         if isinstance(run.local, Streaming):
@@ -486,6 +489,9 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
             _load_state(run.local.inner[index], state[INNER])
         if OWN in state and isinstance(run.local, Streaming):
             run.local.load_state_dict(state[OWN], index)
+        if LOSS_SCALE in state and progress.loss_scales:
+            # In place: a hook holds it.
+            vars(progress.loss_scales[index]).update(state[LOSS_SCALE])
         if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved

@@ -22,6 +22,7 @@ from dgc_repro.exchange.step import PolicyProgress, Stepper
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.train.local_steps import LocalSteps
+from dgc_repro.train.loss_scale import LossScale
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
@@ -58,7 +59,8 @@ class Tally:
 @dataclass
 class Progress(PolicyProgress):
     """Where a run is: ``step`` and ``epoch`` count what is finished, from 0. ``carried``: what each
-    worker hosted here carries into the next step, by micro-batch (see ``task``)."""
+    worker hosted here carries into the next step, by micro-batch (see ``task``). ``loss_scales``: of each
+    worker hosted here, in fp16; else empty."""
 
     step: int = 0
     epoch: int = 0
@@ -66,6 +68,7 @@ class Progress(PolicyProgress):
     epoch_start: list[Tensor] = field(default_factory=list)  # parameters, for weights/change_norm
     last_record: dict[str, Any] = field(default_factory=dict)
     carried: list[list[Carried]] = field(default_factory=list)
+    loss_scales: list[LossScale] = field(default_factory=list)
     modelled_seconds: float = 0.0  # of all steps, on the network that the run names
     reached: dict[str, Any] = field(default_factory=dict)  # where the target was, empty until then
     is_low_rank: bool = False  # the model has been factorized
@@ -124,6 +127,11 @@ class Run(Stepper):
     def carry_nothing(self) -> None:
         """What every epoch begins with."""
         self.progress.carried = [[()] * self.settings.accumulate for _ in self.workers.ranks]
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a step may be left out; in fp16 one that overflows is."""
+        return super().may_skip or bool(self.progress.loss_scales)
 
     @property
     def is_due(self) -> bool:

@@ -12,7 +12,7 @@ from dgc_repro.optimizer.sgd import SGD
 __all__ = ["SGD", "TrainSettings"]
 """Configs of published runs name SGD of this module."""
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "fp16", "half")
 MEASURED, MODELLED = "measured", "modelled"
 
 
@@ -27,8 +27,10 @@ class TrainSettings:
     (train/streaming.py).
     ``label_smoothing``: share of each target that is spread over all classes (Szegedy et al., 2016,
     arXiv:1512.00567, section 7); the loss that is trained and recorded has it, evaluation has not.
-    ``precision``: bf16 is autocast only, parameters and gradients stay float32. ``compile``: the
-    model, in place. ``reshard``: what to do with residuals saved by another number of workers.
+    ``precision``: bf16 and fp16 are autocast only, parameters and gradients stay float32; fp16 scales the
+    loss (train/loss_scale.py); half is bf16 where the device computes it and else fp16
+    (`launch.devices.computed_precision`). ``compile``: the model, in place. ``reshard``: what to do with
+    residuals saved by another number of workers.
     ``profile``: trace a few steps by torch.profiler into the run folder. ``step_time``: what policies that
     look at time are told of a step: measured, or modelled (communication on the network that the run
     names); ``compute_ms``: then all of a step but its communication, null for what is measured."""

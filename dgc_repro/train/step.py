@@ -17,9 +17,13 @@ from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite
 from dgc_repro.optimizer.sam import perturbed
 from dgc_repro.optimizer.sgd import set_learning_rate
 from dgc_repro.policy.interface import Plan
+from dgc_repro.train.loss_scale import LossScale
 from dgc_repro.train.run import Run
 from dgc_repro.train.settings import MEASURED
 from dgc_repro.train.task import Batch, Carried
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The type of each precision in which autocast computes."""
 
 
 def train_step(run: Run, batches: Sequence[Batch]) -> bool:
@@ -82,13 +86,20 @@ def exchanged_step(
         exchange = run.uncompressed[0]
         happened, bad = second_gradient(run, batches)
     if happened:
+        for scale in progress.loss_scales:
+            scale.grow()
         set_learning_rate(run.optimizer, learning_rate)
         with clock.span("compute"):
             run.optimizer.step()
         progress.tally.add(*sums[:3])
         progress.carried = carried
     else:
-        leave_out(run, exchange, bad, 1)
+        # All ranks agree that the step is left out, so that their scales stay the same.
+        overflowed = [scale.back_off() for scale in progress.loss_scales]
+        if any(overflowed):
+            progress.tally.skipped_steps += 1
+        else:
+            leave_out(run, exchange, bad, 1)
     return happened, count, bool(stop)
 
 
@@ -148,17 +159,20 @@ def own_step(run: Run, index: int, batch: Batch, learning_rate: float) -> None:
     """Move a worker's own weights by its own gradient. Where that is not finite, this worker alone leaves the
     step out; with ``train.on_nonfinite=raise`` the run ends when the round does."""
     assert run.local is not None
-    skips = run.on_nonfinite == "skip"
-    kept = [(buffer, buffer.clone()) for buffer in run.module.buffers()] if skips else []
+    kept = [(buffer, buffer.clone()) for buffer in run.module.buffers()] if run.may_skip else []
     loss, correct, carried = worker_gradient(run, index, batch)
+    scale = loss_scale(run, index)
     if name := first_non_finite(run.gradients()):
-        if skips:
+        overflowed = scale is not None and scale.back_off()
+        if overflowed or run.on_nonfinite == "skip":
             run.local.skipped += 1
         elif run.local.bad[index] is None:
             run.local.bad[index] = f"{name} in local step {run.local.taken + 1}"
         for buffer, before in kept:
             buffer.copy_(before)
         return
+    if scale is not None:
+        scale.grow()
     run.local.step(index, learning_rate)
     run.local.answers[index] += torch.stack([loss, correct, loss.new_full((), batch.count)])
     run.progress.carried[index] = carried
@@ -239,6 +253,7 @@ def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) 
     loss_sum = torch.zeros((), device=run.device)
     correct = torch.zeros((), device=run.device)
     carried: list[Carried] = []
+    scale = loss_scale(run, index)
     for number, (inputs, targets) in enumerate(batch.micro_batches):
         # Buckets may go out during the last micro-step's backward only.
         is_last = number == run.settings.accumulate - 1
@@ -252,10 +267,13 @@ def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) 
             loss = F.cross_entropy(
                 logits.float(), targets, reduction="sum", label_smoothing=smoothing
             )
-            (loss / batch.count).backward()
+            mean = loss / batch.count
+            (mean if scale is None else scale.scaled(mean)).backward()
         loss_sum += loss.detach()
         correct += (logits.argmax(1) == targets).sum()
         carried.append(after)
+    if scale is not None and not (run.junction.overlaps and sends):  # else each bucket was unscaled
+        scale.unscale(run.gradients().values())
     return loss_sum.double(), correct.double(), carried
 
 
@@ -268,5 +286,12 @@ def casts_kept(run: Run) -> contextlib.AbstractContextManager[object]:
 
 
 def autocast(run: Run) -> contextlib.AbstractContextManager[object]:
-    """bf16 where ``train.precision`` says so."""
-    return torch.autocast(run.device.type, torch.bfloat16, enabled=run.settings.precision == "bf16")
+    """Compute in the run's precision; parameters and gradients stay float32."""
+    dtype = AUTOCAST.get(run.settings.precision)
+    return torch.autocast(run.device.type, dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+def loss_scale(run: Run, index: int) -> LossScale | None:
+    """Return the loss scale of the ``index``-th worker hosted here; None where losses are not scaled."""
+    scales = run.progress.loss_scales
+    return scales[index] if scales else None

@@ -1,17 +1,224 @@
-"""A GPU without code in this torch, or without the precision asked for, is refused before anything runs."""
+"""Where a run computes, for every kind of machine: GPUs that are enough, few, unknown to torch or hidden."""
 
 from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.devices import choose_device, emulated_bf16
+from dgc_repro.launch import devices
+from dgc_repro.launch.devices import (
+    choose_device,
+    computed_precision,
+    emulated_bf16,
+    simulates_on_gpu,
+)
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.jobs import check_rows
+from dgc_repro.launch.rendezvous import Rendezvous
+from dgc_repro.launch.reproduce import prepared
 
 CUDA13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120a", "compute_120"]
 CUDA126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 NO_CODE = "launch.device: torch "
 EMULATED = "train.precision: GPU 0 (a GPU, sm_70) computes no bfloat16 itself, which begins with sm_80, and "
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Pretend that torch sees so many GPUs of a capability, and has code for ``known`` architectures."""
+
+    def pretend(
+        gpus: int, capability: tuple[int, int] = (8, 0), known: list[str] = CUDA126
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu: "a GPU")
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: known)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    return pretend
+
+
+def config_of(
+    workers: int, device: str = "auto", backend: str = "auto", kind: str = "local",
+    scale: str = "paper", precision: str = "fp32",
+) -> dict[str, Any]:  # fmt: skip
+    launch = {"device": device, "backend": backend, "kind": kind, "workers": workers}
+    return {"launch": launch, "train": {"precision": precision}, "scale": {"name": scale}}
+
+
+def found(config: dict[str, Any]) -> str:
+    """What is chosen, in short: a device and its backend, or the key of the line that refuses it. ``idle``: a
+    GPU stays idle, and a line says so."""
+    try:
+        place = choose_device(config)
+    except UserError as error:
+        return str(error).partition(":")[0].removeprefix("launch.")
+    return f"{place.device} {place.backend}{' idle' * bool(place.note)}"
+
+
+# By device and backend: the choice at scale paper with no GPU, with fewer GPUs than ranks, and with enough.
+CHOICES = {
+    ("auto", "auto"): ("cpu gloo", "device", "cuda nccl"),
+    ("auto", "gloo"): ("cpu gloo", "device", "cuda gloo"),
+    ("auto", "nccl"): ("backend", "device", "cuda nccl"),
+    ("cuda", "auto"): ("device", "cuda gloo", "cuda nccl"),
+    ("cuda", "gloo"): ("device", "cuda gloo", "cuda gloo"),
+    ("cuda", "nccl"): ("device", "backend", "cuda nccl"),
+    ("cpu", "auto"): ("cpu gloo", "cpu gloo", "cpu gloo"),
+    ("cpu", "gloo"): ("cpu gloo", "cpu gloo", "cpu gloo"),
+    ("cpu", "nccl"): ("backend", "backend", "backend"),
+}
+CAPABILITIES = {(7, 0): CUDA126, (7, 5): CUDA13, (8, 0): CUDA13, (9, 0): CUDA126}
+
+
+@pytest.mark.parametrize(("device", "backend"), CHOICES)
+def test_the_device_of_every_machine(
+    device: str, backend: str, machine: Callable[..., None]
+) -> None:
+    none, few, enough = CHOICES[device, backend]
+    for gpus, ranks, capability in itertools.product((0, 1, 2, 4), (1, 2, 4), CAPABILITIES):
+        machine(gpus, capability, CAPABILITIES[capability])
+        wanted = none if gpus == 0 else few if gpus < ranks else enough
+        case = gpus, ranks, capability
+        assert (case, found(config_of(ranks, device, backend))) == (case, wanted)
+        # One process hosts all simulated workers.
+        simulated = enough if gpus else none
+        assert (case, found(config_of(ranks, device, backend, "simulated"))) == (case, simulated)
+        # Scales made for CPUs stay there, with a line, where the others are refused.
+        stays = f"cpu {'gloo' if backend == 'auto' else backend} idle"
+        stays = "backend" if backend == "nccl" else stays
+        for scale in ("quick", "small"):
+            small = stays if wanted == "device" and gpus and device == "auto" else wanted
+            assert (case, found(config_of(ranks, device, backend, scale=scale))) == (case, small)
+
+
+def test_too_few_gpus_are_refused_with_the_ways_out(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(1)
+    says = (
+        "launch.device: 1 GPU here for 2 workers, and each worker needs a GPU of its own; {}; "
+        "launch.device=cpu trains on CPU cores"
+    )
+    simulated = "launch=simulated trains all workers on one GPU in one process"
+    for kind, other in (
+        ("local", simulated),
+        ("netlab", "launch.device=cuda lets the workers of the lab share a GPU"),
+    ):
+        with pytest.raises(UserError) as error:
+            choose_device(config_of(2, kind=kind))
+        assert str(error.value) == says.format(other)
+    with monkeypatch.context() as patch:
+        patch.setenv("TORCHELASTIC_RUN_ID", "none")
+        with pytest.raises(UserError, match="in one process, without torchrun;"):
+            choose_device(config_of(2))
+    note = choose_device(config_of(2, scale="quick")).note
+    assert note == (
+        f"launch.device: 1 GPU here for 2 workers; scale=quick is made for CPU cores and trains there; "
+        f"{simulated}"
+    )
+
+
+def test_a_reproduction_simulates_workers_where_gpus_are_few(machine: Callable[..., None]) -> None:
+    moved = []
+    for gpus, workers, kind, device, scale in itertools.product(
+        (0, 1, 2), (1, 2), ("local", "simulated", "netlab"), ("auto", "cuda", "cpu"), ("quick", "paper")
+    ):  # fmt: skip
+        machine(gpus)
+        if simulates_on_gpu(config_of(workers, device, kind=kind, scale=scale)):
+            moved.append((gpus, workers, kind, device, scale))
+    assert moved == [(1, 2, "local", "auto", "paper")]
+    assert not simulates_on_gpu({"scale": {"name": "paper"}})  # computed without a model
+
+
+def test_table_1_at_the_papers_scale_is_trained_on_one_gpu(machine: Callable[..., None]) -> None:
+    table1 = ("dynamic/table1", "scale=paper")
+    machine(0)
+    on_cpu = prepared(table1)
+    machine(1, (7, 5), CUDA13)
+    asked = prepared(table1)
+    assert asked.note.startswith(
+        "1 GPU here for 2 workers: one process trains all workers of a run"
+    )
+    assert {job.config["launch"]["kind"] for job in asked.jobs} == {"simulated"}
+    assert {choose_device(job.config) for job in asked.jobs} == {("cuda", "nccl", "")}
+    ids = [{run_folder(job.config).name for job in one.jobs} for one in (on_cpu, asked)]
+    assert len(ids[0]) == len(asked.jobs)
+    assert not ids[0] & ids[1]  # runs of real ranks keep their names
+    check_rows(asked.jobs)
+    for given in ("scale=small", "launch.device=cpu", "launch=local"):
+        other = prepared([table1[0], given if "scale" in given else table1[1], given])
+        assert other.note == ""
+        assert {job.config["launch"]["kind"] for job in other.jobs} == {"local"}
+
+
+@pytest.mark.parametrize(
+    ("uuids", "wanted"),
+    [
+        (("a", "b"), "cuda nccl"),  # a GPU for each task of Slurm
+        (("a", "a"), "device"),  # both see the same one
+        (("a", None), "device"),  # a node without
+        ((None, None), "cpu gloo"),
+    ],
+)
+def test_ranks_that_see_one_gpu_each_compare_their_uuids(
+    uuids: tuple[str | None, ...], wanted: str, by_hand: Callable[..., None], free: int,
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    met = []
+    for rank in (0, 1):
+        by_hand(rank, 2, free)
+        met.append(Rendezvous(20.0))
+    machine(1)
+    own = threading.local()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: own.uuid is not None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(own.uuid is not None))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=own.uuid)
+    )
+    chosen: dict[int, str] = {}
+
+    def choose(rank: int) -> None:
+        own.uuid = uuids[rank]
+        has_own = met[rank].has_own_gpus(0)
+        try:
+            chosen[rank] = " ".join(choose_device(config_of(2), has_own)[:2])
+        except UserError as error:
+            chosen[rank] = str(error).partition(":")[0].removeprefix("launch.")
+
+    threads = [threading.Thread(target=choose, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert chosen[0] == wanted
+    assert chosen[1] == ("cpu gloo" if uuids[1] is None else wanted)
+
+
+def test_a_gpu_that_torch_cannot_use_is_named(
+    machine: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(0)
+    monkeypatch.setattr(devices, "DRIVERS_GPUS", tmp_path)
+    assert choose_device(config_of(1)).note == ""
+    (tmp_path / "0000:00:1e.0").mkdir()
+    assert choose_device(config_of(1)).note.startswith(
+        f"launch.device: this machine has an NVIDIA GPU that torch {torch.__version__} cannot use"
+    )
+    assert choose_device(config_of(1, "cpu")).note == ""  # on purpose
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_device(config_of(1)).note == ""
 
 
 @pytest.mark.parametrize(
@@ -21,6 +228,7 @@ EMULATED = "train.precision: GPU 0 (a GPU, sm_70) computes no bfloat16 itself, w
         ((7, 0), CUDA126, "auto", "fp32", None),
         ((7, 0), CUDA126, "auto", "bf16", EMULATED),
         ((7, 0), CUDA126, "cuda", "bf16", EMULATED),
+        ((7, 0), CUDA126, "auto", "half", None),
         ((7, 0), CUDA126, "cpu", "bf16", None),
         ((7, 5), CUDA13, "auto", "fp32", None),  # T4
         ((8, 0), CUDA126, "auto", "bf16", None),
@@ -30,22 +238,18 @@ EMULATED = "train.precision: GPU 0 (a GPU, sm_70) computes no bfloat16 itself, w
     ],
 )
 def test_a_gpu_that_could_not_train_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[..., None],
     capability: tuple[int, int],
     known: list[str],
     device: str,
     precision: str,
     refused: str | None,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu: "a GPU")
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: known)
-    launch = {"device": device, "backend": "auto", "kind": "local", "workers": 2}
-    config = {"launch": launch, "train": {"precision": precision}}
+    machine(2, capability, known)
+    config = config_of(2, device, precision=precision)
     if refused is None:
-        assert choose_device(config) == (("cpu", "gloo") if device == "cpu" else ("cuda", "nccl"))
+        wanted = ("cpu", "gloo") if device == "cpu" else ("cuda", "nccl")
+        assert choose_device(config) == (*wanted, "")
         return
     with pytest.raises(UserError) as error:
         choose_device(config)
@@ -56,9 +260,25 @@ def test_a_gpu_that_could_not_train_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
+    ("capability", "wanted"),
+    [((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
+)
+def test_half_is_what_the_device_computes(
+    capability: tuple[int, int], wanted: str, machine: Callable[..., None]
+) -> None:
+    machine(1, capability)
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert computed_precision("half", gpu) == wanted
+    assert computed_precision("half", cpu) == "bf16"
+    for precision in ("fp32", "bf16", "fp16"):
+        assert computed_precision(precision, gpu) == precision
+
+
+@pytest.mark.parametrize(
     ("capabilities", "precision", "device", "is_said"),
     [
         ({"avx512_bf16": False, "amx_bf16": False}, "bf16", "cpu", True),
+        ({"avx512_bf16": False, "amx_bf16": False}, "half", "cpu", True),
         ({"avx512_bf16": True, "amx_bf16": False}, "bf16", "cpu", False),
         ({"avx512_bf16": False, "amx_bf16": False}, "fp32", "cpu", False),
         ({"avx512_bf16": False, "amx_bf16": False}, "bf16", "cuda", False),

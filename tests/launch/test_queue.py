@@ -22,6 +22,7 @@ from tiny_run import TINY
 
 from dgc_repro.launch import paths, single
 from dgc_repro.launch import queue as queueing
+from dgc_repro.launch.devices import Place
 from dgc_repro.launch.environment import RUNS_AT_ONCE, threads_of_worker
 from dgc_repro.launch.jobs import Job, check_rows
 from dgc_repro.launch.main import answer
@@ -241,13 +242,13 @@ def test_a_cpu_that_emulates_bf16_is_named_before_the_first_run(
 
 def test_the_device_of_each_bf16_run_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False}, raising=False)
-    monkeypatch.setattr(queueing, "choose_device", lambda config: (config["on"], None))
+    monkeypatch.setattr(queueing, "choose_device", lambda config: Place(config["on"], ""))
 
     def part(precision: str, device: str) -> Any:
         job = Job({"train": {"precision": precision}, "on": device}, [])
         return SimpleNamespace(jobs={"run": job}, left={"run"})
 
-    parts = [part("bf16", "cuda"), part("fp32", "cpu"), part("bf16", "cpu")]
+    parts = [part("bf16", "cuda"), part("fp32", "cpu"), part("half", "cpu")]
     assert (queueing._slow_bf16(parts) or "").startswith("train.precision: this CPU computes no")
     assert queueing._slow_bf16(parts[:2]) is None
 

@@ -24,6 +24,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.wire import CollectiveFailed, RanksDisagree, asking
 from dgc_repro.launch import rendezvous, torchrun, worker
+from dgc_repro.launch.devices import Place
 from dgc_repro.launch.ranks import OWN_TARGETS, USER_ERROR
 from dgc_repro.launch.rendezvous import (
     CLOCK_SECONDS,
@@ -139,7 +140,7 @@ def by_rank(*values: Any) -> Callable[..., Any]:
             "config, or the source of your own classes: rank 0 on node0 has aaaa, rank 1 on node1 bbbb",
         ),
         (
-            worker, {"choose_device": by_rank(("cuda", "nccl"), ("cpu", "gloo"))},
+            worker, {"choose_device": by_rank(Place("cuda", "nccl"), Place("cpu", "gloo"))},
             "launch.device: rank 0 on node0 has cuda with nccl, rank 1 on node1 cpu with gloo; it has",
         ),
         (

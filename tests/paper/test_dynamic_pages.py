@@ -50,6 +50,15 @@ def test_a_page_says_that_its_runs_trained_under_autocast(tmp_path: Path) -> Non
     cast = {"train": {"epochs": 4, "precision": "bf16"}}
     runs = [replace(run, config=run.config | cast) for run in runs]
     assert "- precision: bf16 autocast" in markdown(table1.page(runs, "medium"))
+    # What the device computed counts, where the config leaves it to the device.
+    left = {"train": {"epochs": 4, "precision": "half"}}
+    for computed in ("bf16", "fp16"):
+        found = {"precision": computed}
+        runs = [replace(r, config=r.config | left, environment=r.environment | found) for r in runs]
+        text = markdown(table1.page(runs, "medium"))
+        assert f"- precision: {computed} autocast in forward and backward" in text
+        assert "train.precision" not in text  # no departure from the scale
+    assert "of a scaled loss" in text
 
 
 def test_the_data_columns_arithmetic_is_that_of_the_bit_widths() -> None:

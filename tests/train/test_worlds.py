@@ -39,6 +39,11 @@ TWO: dict[str, tuple[str, ...]] = {
     "block momentum": SETTINGS["block momentum"],
     "accumulated": (*HALVES, *UNIFORM4_EF),
     "skip": ("~model", POISON.format(1, 2), *UNIFORM4_EF, SKIP),
+    "fp16": (*PLAIN, *UNIFORM4_EF, "train.precision=fp16"),
+    "fp16 that overflows": (
+        *("~model", POISON.format(1, 2), *UNIFORM4_EF, "train.precision=fp16"),
+        *("train.batch_size=8", "train.accumulate=2"),
+    ),
     "text": (*TEXT, *UNIFORM4_EF),
     "recipe": (*RECIPE, "train.precision=fp32"),  # each rank fits the whitening
     "gravac": SETTINGS["gravac"],
