@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import functools
 import gc
 import math
@@ -25,9 +27,10 @@ import subprocess
 import sys
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 
 from dgc_repro.errors import DiskFull, UserError, full_disk, one_line
 from dgc_repro.launch.environment import threads, threads_of_worker
@@ -43,6 +46,8 @@ LOG_FILE, LOCK_FILE = "launch.log", "lock"
 OWN_TARGETS = "DGC_REPRO_TARGETS"
 """Environment variable with the components outside this package that a command line names. Ranks import no
 others: the config in a run folder is data."""
+LAUNCH = "DGC_REPRO_LAUNCH"
+"""Environment variable with the id of this launch of a run, which stands in the folder's lock file too."""
 STARTED_BY = "DGC_REPRO_STARTED_BY"  # process id of the launcher, for its ranks
 SUBMITTED = "submitted"
 """``python -m dgc_repro submitted <run folder>``, as a rank, trains what the folder's config says."""
@@ -68,6 +73,17 @@ class RankFailed(RuntimeError):
 
 class RunHeld(UserError):
     """Another process writes the run."""
+
+
+class Superseded(Exception):
+    """Another launch has begun in the run folder of this rank, which ends without writing there."""
+
+
+class Held(NamedTuple):
+    """A run folder that this process has locked: the log of this launch, and the descriptor of the lock."""
+
+    log: TextIO
+    lock: int
 
 
 class RunStopped(Exception):
@@ -143,11 +159,19 @@ class Ranks:
     """The processes of a run. ``failed``: the rank that failed first, and its exit code."""
 
     def __init__(
-        self, folder: Path, log: TextIO, workers: int, store: Any = None, lab: Lab | None = None
+        self,
+        folder: Path,
+        log: TextIO,
+        workers: int,
+        store: Any = None,
+        lab: Lab | None = None,
+        lock: int | None = None,
     ) -> None:
         """``store``: a TCPStore for the rendezvous; ``lab``: where the ranks are, and rank 0 hosts the store.
-        Neither: a single process."""
+        Neither: a single process. ``lock``: the descriptor of a lock that lasts until the last rank has
+        ended, however this launcher ends."""
         self.folder = folder
+        self._inherited = [] if lock is None else [lock]
         self.log = log
         self.workers = workers
         self.store = store
@@ -208,6 +232,7 @@ class Ranks:
                 env={**environment, **place},
                 stdin=subprocess.DEVNULL,
                 stderr=self.log,
+                pass_fds=self._inherited,
                 start_new_session=True,
             )
         )
@@ -266,17 +291,18 @@ def execute(config: Mapping[str, Any], folder: Path, *, apart: bool = False) -> 
     number = str(threads_of_worker(launch))  # joblib sets MKL's, which torch prefers
     own = {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "PYTHONUNBUFFERED": "1"}
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(held(folder))
+        here = stack.enter_context(held(folder))
         if kind == "simulated":
-            started = Ranks(folder, log, 1)
+            started = Ranks(folder, here.log, 1, lock=here.lock)
         elif kind == "netlab":
             from dgc_repro.launch.netlab import lab_of
 
-            started = Ranks(folder, log, workers, lab=stack.enter_context(lab_of(config)))
+            lab = stack.enter_context(lab_of(config))
+            started = Ranks(folder, here.log, workers, lab=lab, lock=here.lock)
         else:  # the store is in this process: when rank 0 is killed, the others can still report
             from dgc_repro.launch.rendezvous import hosted_store
 
-            started = Ranks(folder, log, workers, hosted_store())
+            started = Ranks(folder, here.log, workers, hosted_store(), lock=here.lock)
         started.run([sys.executable, "-m", "dgc_repro", "worker", str(folder)], os.environ | own)
     codes = [process.returncode for process in started.processes]
     raise_unless_finished(folder, codes, started.stopped_by, started.ended())
@@ -287,8 +313,9 @@ def _simulate(config: Mapping[str, Any], folder: Path) -> None:
     leave to the next one is undone: threads, compiled code, memory, and signal handlers. Seeds are set by
     each run."""
     stop = StopSignals(end_by)
-    with held(folder) as log, _errors_into(log), threads(threads_of_worker(config["launch"])):
-        code, _ = work(folder, log, stop=stop)
+    number = threads_of_worker(config["launch"])
+    with held(folder) as here, _errors_into(here.log), threads(number):
+        code, _ = work(folder, here.log, stop=stop)
     if config["train"]["compile"]:
         import torch
 
@@ -314,22 +341,78 @@ def _errors_into(log: TextIO) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[TextIO]:
-    """Hold the lock of a run folder, and remove the errors of the last start; gives the log. Raises RunHeld
-    where another process writes the run."""
-    from filelock import FileLock, Timeout
+def held(folder: Path) -> Iterator[Held]:
+    """Hold the lock of a run folder, and begin a launch: it gets an id, and the errors of the last one are
+    removed. Raises RunHeld where another process writes the run.
 
+    A child that inherits the descriptor keeps the lock until it has ended too (flock(2)): ranks whose
+    launcher was killed still hold the folder.
+    """
+    path = folder / LOCK_FILE
     try:
-        lock = FileLock(folder / LOCK_FILE).acquire(timeout=0)
-    except Timeout as error:
-        raise RunHeld(
-            f"paths.runs: {folder} is being written by another process; wait for it, or give another "
-            "paths.runs"
-        ) from error
-    with lock, (folder / LOG_FILE).open("w", encoding="utf-8") as log:
-        for name in (ERROR_FILE, FAILURE_FILE):
-            (folder / name).unlink(missing_ok=True)
-        yield log
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(f"paths.runs: {path} is a symbolic link; remove it") from error
+    with os.fdopen(lock, "r+"):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            numbers = ", ".join(map(str, _holding(path)))
+            raise RunHeld(
+                f"paths.runs: {folder} is still being written by another process"
+                + (f" (process id {numbers})" if numbers else "")
+                + "; wait for it, end it, or give another paths.runs"
+            ) from error
+        launch = uuid.uuid4().hex
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, launch.encode(), 0)
+        with _variable(LAUNCH, launch), (folder / LOG_FILE).open("w", encoding="utf-8") as log:
+            for name in (ERROR_FILE, FAILURE_FILE):
+                (folder / name).unlink(missing_ok=True)
+            yield Held(log, lock)
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable, and put back what it was."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def _holding(path: Path) -> list[int]:
+    """The processes of this user that have a file open (Linux); none where the system does not say."""
+    file, found = str(path.resolve()), []
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if any(os.readlink(link) == file for link in (process / "fd").iterdir()):
+                found.append(int(process.name))
+    return [one for one in found if one != os.getpid()]
+
+
+def launch_in(folder: Path) -> str:
+    """Return the id of the newest launch in a run folder; empty where there was none."""
+    with (
+        contextlib.suppress(OSError),
+        (folder / LOCK_FILE).open(encoding="ascii", errors="replace") as file,
+    ):
+        return file.read(64)
+    return ""
+
+
+def refuse_superseded(folder: Path) -> None:
+    """Raise Superseded where another launch has begun in the folder. A rank calls it before it writes there:
+    a lock does not reach ranks on other nodes, nor those that torchrun has started."""
+    own, newest = os.environ.get(LAUNCH), launch_in(folder)
+    if own and newest and own != newest:
+        raise Superseded(f"another launch has begun in {folder}")
 
 
 def raise_unless_finished(
@@ -425,8 +508,13 @@ def work(
         from dgc_repro.launch.worker import run_worker  # torch, which takes seconds
 
         return run_worker(folder, rendezvous, stop, log), False
+    except Superseded:
+        return FAILED, False
     except UserError as error:
-        with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run
+        with contextlib.suppress(
+            OSError, Superseded
+        ):  # rank 0 may have removed a refused run's folder
+            refuse_superseded(folder)
             (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
         if rendezvous is not None:
             rendezvous.refuse(str(error))
@@ -436,7 +524,10 @@ def work(
         traced = "".join(traceback.format_exception(cause))
         code = DISK_FULL if full_disk(cause, folder) else FAILED
         line = str(error) if isinstance(error, RankFailed) else one_line(error)
-        is_first = leave_line(folder / FAILURE_FILE, line)
+        is_first = False
+        with contextlib.suppress(Superseded):
+            refuse_superseded(folder)
+            is_first = leave_line(folder / FAILURE_FILE, line)
     with contextlib.suppress(OSError):  # a full disk; a buffer would try again at the end
         os.write(log.fileno(), traced.encode())
     return code, is_first

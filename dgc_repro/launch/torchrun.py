@@ -8,7 +8,6 @@ for rank 0 to send the folder, or the exit code where there is nothing to train 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -16,7 +15,6 @@ import signal
 import sys
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -25,12 +23,14 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.ranks import (
     FAILED,
     HAS_STORE,
+    LAUNCH,
     LOG_FILE,
     OWN_TARGETS,
     STOPPED,
     SUBMITTED,
     USER_ERROR,
     held,
+    launch_in,
     leave,
     raise_unless_finished,
     what_failed,
@@ -42,8 +42,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and only ranks need it
 
 Execute = Callable[[Mapping[str, Any], Path], None]
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
-TOKEN_FILE = "rendezvous.token"
-TOKEN_SECONDS = 5.0  # a network file system may be late
+SHARED_SECONDS = 5.0  # until a rank sees what rank 0 has written; a network file system may be late
 
 
 def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn:
@@ -56,19 +55,14 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
         nonlocal has_sent
         with held(folder):
             has_sent = True
-            token = uuid.uuid4().hex
-            (folder / TOKEN_FILE).write_text(token, encoding="utf-8")
             instructions = {
                 "folder": str(folder.absolute()),
-                "token": token,
                 "node": platform.node(),
+                LAUNCH: os.environ[LAUNCH],
                 OWN_TARGETS: os.environ[OWN_TARGETS],
             }
             rendezvous.send_instructions(json.dumps(instructions))
-            try:
-                code, first = join(instructions, rendezvous)
-            finally:
-                (folder / TOKEN_FILE).unlink(missing_ok=True)
+            code, first = join(instructions, rendezvous)
         if code == USER_ERROR:
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
@@ -114,17 +108,16 @@ def follow() -> NoReturn:
 
 def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
     """Train what the folder says with the others; see `ranks.work`. ``instructions``: the
-    folder, the token that rank 0 has written there, its node, and the user's own components."""
+    folder, the id of the launch that rank 0 has begun there, its node, and the user's own components."""
     folder = Path(instructions["folder"])
-    os.environ[OWN_TARGETS] = instructions[OWN_TARGETS]
-    until = time.monotonic() + TOKEN_SECONDS
+    os.environ |= {key: instructions[key] for key in (LAUNCH, OWN_TARGETS)}
+    until = time.monotonic() + SHARED_SECONDS
     log: TextIO | None = None
     while log is None and time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            if (folder / TOKEN_FILE).read_text(encoding="utf-8") == instructions["token"]:
-                log = (folder / LOG_FILE).open("a", encoding="utf-8")
-                break
-        time.sleep(0.05)
+        if launch_in(folder) == instructions[LAUNCH]:
+            log = (folder / LOG_FILE).open("a", encoding="utf-8")
+        else:
+            time.sleep(0.05)
     if log is None:
         rendezvous.refuse(
             f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see what rank 0 on "

@@ -43,9 +43,11 @@ from dgc_repro.launch.ranks import (
     USER_ERROR,
     RankFailed,
     StopSignals,
+    Superseded,
     ask_to_stop,
     leave,
     lower_session,
+    refuse_superseded,
     work,
 )
 from dgc_repro.launch.rendezvous import Rendezvous, data_hash, facts, use_loopback
@@ -110,6 +112,8 @@ def run_worker(
             timeout=datetime.timedelta(seconds=timeout),
         )
         return _train(config, folder, place, gpu, stop, rendezvous, log)
+    except Superseded:
+        raise
     except Exception as error:
         line = rendezvous.failed(error, timeout)
         if isinstance(error, UserError):
@@ -166,6 +170,7 @@ def _train(
     if lab := description():
         notes += lab["notes"]
         here["network"] = lab["facts"]
+    refuse_superseded(folder)
     if rank == 0:
         if progress.step:
             here |= _continued(folder / "environment.json", progress.step)
@@ -192,16 +197,21 @@ def _train(
         with profiled(run, folder) as traced:
 
             def on_step(metrics: Mapping[str, Any]) -> None:
+                if rank == 0:
+                    refuse_superseded(folder)
                 sink.step(metrics)
                 traced()
                 rates.before(progress.step)
 
-            finished = train(
-                run, on_step, sink.epoch, lambda: checkpoint.save(run, folder, own_hash)
-            )
+            def save() -> None:
+                refuse_superseded(folder)
+                checkpoint.save(run, folder, own_hash)
+
+            finished = train(run, on_step, sink.epoch, save)
         summary = _summary(run, finished)
         if rank == 0:
             summary |= _generalization(config, run) if finished else {}
+            refuse_superseded(folder)
             _write_trace(folder / "policy.csv", run)
             write_summary(folder / "summary.json", summary)
         sink.finish(summary)

@@ -195,7 +195,8 @@ class Lab(Links):
             env=environment
             | {MARK: self.id, DESCRIPTION: json.dumps(description)}
             | {"GLOO_SOCKET_IFNAME": self.interface},
-            pass_fds=[bridge.fileno()],  # the bridge is held until the last of them has ended
+            # The bridge is held until the last of them has ended.
+            pass_fds=[bridge.fileno(), *settings.pop("pass_fds", ())],
             **settings,
         )
         self._workers.append(process)

@@ -20,14 +20,13 @@ from typing import Any, NoReturn
 import pytest
 import yaml
 from commands import PATIENCE_SECONDS
-from filelock import FileLock
 from omegaconf import OmegaConf
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import environment, main, single
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.ranks import LOCK_FILE, LOG_FILE, RunFailed, execute
+from dgc_repro.launch.ranks import LOG_FILE, RunFailed, execute, held
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.launch.rules import PROCESS_BYTES, validate
 from dgc_repro.launch.worker import read_config, run_worker
@@ -407,12 +406,12 @@ def test_a_folder_that_another_process_writes_to_is_left_alone(
         "dgc_repro.launch.ranks.Ranks", lambda *_: pytest.fail("ranks were started")
     )
     config = configured(*TINY)
-    with (
-        FileLock(tmp_path / LOCK_FILE),
-        pytest.raises(UserError, match=r"^paths.runs: .* is being written by another process"),
-    ):
-        execute(config, tmp_path)
-    assert not (tmp_path / LOG_FILE).exists()
+    says = r"^paths.runs: .* is still being written by another process"
+    with held(tmp_path) as here:
+        here.log.write("of the other process")
+        with pytest.raises(UserError, match=says):
+            execute(config, tmp_path)
+    assert (tmp_path / LOG_FILE).read_text() == "of the other process"
 
 
 # -- real processes ------------------------------------------------------------------------------

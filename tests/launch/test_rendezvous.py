@@ -25,7 +25,7 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.wire import CollectiveFailed, RanksDisagree, asking
 from dgc_repro.launch import rendezvous, torchrun, worker
 from dgc_repro.launch.devices import Place
-from dgc_repro.launch.ranks import OWN_TARGETS, USER_ERROR
+from dgc_repro.launch.ranks import LAUNCH, LOCK_FILE, OWN_TARGETS, USER_ERROR
 from dgc_repro.launch.rendezvous import (
     CLOCK_SECONDS,
     NO_ANSWER,
@@ -170,9 +170,10 @@ def test_nodes_that_differ_end_with_one_line_on_all_ranks(
     monkeypatch.setattr(rendezvous.platform, "node", by_rank("node0", "node1"))
     given = ("dataset=digits", "compressor=topk", "sink=none", "launch.workers=2")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*given)))
-    (tmp_path / torchrun.TOKEN_FILE).write_text("1234")
+    (tmp_path / LOCK_FILE).write_text("1234")
+    monkeypatch.setenv(LAUNCH, "")
     monkeypatch.setenv(OWN_TARGETS, "")  # `join` sets it
-    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: ""}
+    told = {"folder": str(tmp_path), LAUNCH: "1234", "node": "node0", OWN_TARGETS: ""}
     codes: dict[str, tuple[int, bool]] = {}
 
     def join(rank: str) -> None:
@@ -188,18 +189,20 @@ def test_nodes_that_differ_end_with_one_line_on_all_ranks(
     assert line.startswith(says.format(v=rendezvous.__version__))
 
 
-@pytest.mark.parametrize("token", [None, "of another file system"])
+@pytest.mark.parametrize("launch", [None, "of another file system"])
 def test_a_run_folder_that_a_node_does_not_share_is_said_on_rank_0(
-    token: str | None,
+    launch: str | None,
     pair: dict[str, Rendezvous],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where the node has a folder of the same name, of an earlier run."""
-    monkeypatch.setattr(torchrun, "TOKEN_SECONDS", 0.1)
-    if token is not None:
-        (tmp_path / torchrun.TOKEN_FILE).write_text(token)
-    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: ""}
+    monkeypatch.setattr(torchrun, "SHARED_SECONDS", 0.1)
+    monkeypatch.setenv(LAUNCH, "")  # `join` sets it
+    monkeypatch.setenv(OWN_TARGETS, "")
+    if launch is not None:
+        (tmp_path / LOCK_FILE).write_text(launch)
+    told = {"folder": str(tmp_path), LAUNCH: "1234", "node": "node0", OWN_TARGETS: ""}
     assert torchrun.join(told, pair["1"]) == (USER_ERROR, False)
     says = r"^paths\.runs: rank 1 on .* does not see what rank 0 on node0 writes to .*; name"
     with pytest.raises(UserError, match=says):

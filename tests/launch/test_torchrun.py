@@ -27,7 +27,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch import main, torchrun
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.main import COMMANDS
-from dgc_repro.launch.ranks import USER_ERROR, last_checkpoint
+from dgc_repro.launch.ranks import LOCK_FILE, USER_ERROR, last_checkpoint
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.torchrun import refuse_restarts, with_workers
 
@@ -84,8 +84,14 @@ def test_what_fails_while_a_rank_works_is_not_taken_for_a_folder_that_is_not_see
 
     monkeypatch.setenv(torchrun.OWN_TARGETS, "")
     monkeypatch.setattr(torchrun, "work", failing)
-    (tmp_path / torchrun.TOKEN_FILE).write_text("token")
-    told = {"folder": str(tmp_path), "token": "token", "node": "here", torchrun.OWN_TARGETS: ""}
+    monkeypatch.setenv(torchrun.LAUNCH, "")
+    (tmp_path / LOCK_FILE).write_text("launch")
+    told = {
+        "folder": str(tmp_path),
+        torchrun.LAUNCH: "launch",
+        "node": "",
+        torchrun.OWN_TARGETS: "",
+    }
     with pytest.raises(OSError, match="libtorch"):
         torchrun.join(told, SimpleNamespace(rank=1))  # type: ignore[arg-type]
 
