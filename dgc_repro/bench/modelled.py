@@ -14,17 +14,22 @@ LAUNCH_SECONDS, WAIT_SECONDS = 5e-6, 30e-6
 
 @dataclass(frozen=True)
 class GPU:
-    """Float32 operations and bytes of memory a second, as the maker states them."""
+    """As the maker states it: floating-point operations a second in float32 and of half precision, bytes of
+    memory that move a second, and bytes of memory that there are. ``tf32``: operations of convolutions in
+    torch's default, 0 where the GPU has no TF32."""
 
     operations: float
     memory: float
+    half: float
+    bytes: float
+    tf32: float = 0.0
 
 
 GPUS = {
-    "t4": GPU(8.1e12, 300e9),
-    "v100": GPU(15.7e12, 900e9),
-    "a100": GPU(19.5e12, 1555e9),
-    "h100": GPU(66.9e12, 3350e9),
+    "t4": GPU(8.1e12, 300e9, 65e12, 16e9),
+    "v100": GPU(15.7e12, 900e9, 125e12, 16e9),
+    "a100": GPU(19.5e12, 1555e9, 312e12, 40e9, 156e12),
+    "h100": GPU(66.9e12, 3350e9, 990e12, 80e9, 495e12),
 }
 SHOWN = ("t4", "v100")
 """GPUs in the tables of `make bench`."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from dgc_repro.bench.counting import fake_workers
 from dgc_repro.bench.launches import COLUMNS, Config, count_exchange, shapes_of
 from dgc_repro.bench.modelled import BATCH, GPUS, SHOWN, USED, compute_seconds
+from dgc_repro.bench.operations import operations_of
 from dgc_repro.bench.tables import Row, Table
-from dgc_repro.launch.components import component, settled
+from dgc_repro.launch.components import component, settled, unallocated
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.paper.benchmark import speed
@@ -69,13 +67,9 @@ def rows() -> list[Row]:
 def count_compute(config: Config, classes: int) -> Row:
     """Floating-point operations of forward and backward, and their modelled time."""
     settings = component(config["model"], "model")
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        module = settings.build(classes)
-        if getattr(settings, "reads", "") == "words":
-            outputs, _ = module(torch.zeros(WORDS, dtype=torch.int64), None)
-        else:
-            outputs = module(torch.zeros(IMAGES))
-        outputs.sum().backward()
-    gflop = counter.get_total_flops() / 1e9
+    words = getattr(settings, "reads", "") == "words"
+    module = unallocated(config, classes)
+    counted = operations_of(module, WORDS if words else IMAGES, words=words)
+    gflop = counted.floating_point / 1e9
     times = {g: 1e3 * compute_seconds(gflop, BATCH, GPUS[g]) for g in SHOWN}
     return {"gflop": gflop, **{f"modelled_{gpu}_ms": ms for gpu, ms in times.items()}}

@@ -214,7 +214,8 @@ def channels_last_corrupts(module: nn.Module, device: torch.device) -> bool:
 def check_memory(
     compressor: Compressor, parameters: Mapping[str, Tensor], workers: int, *, local: bool = False
 ) -> None:
-    """Refuse simulated workers whose states will not fit; payloads come on top.
+    """Refuse simulated workers whose states will not fit into the memory of the parameters' device; payloads
+    come on top.
 
     Each worker keeps its states and, from the first step on, a spare of the same size; with ``local`` steps
     also its weights and up to two moments of its optimizer.
@@ -222,7 +223,8 @@ def check_memory(
     shapes = [torch.empty(p.shape, device="meta") for p in parameters.values()]
     kept = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
     own = 3 * sum(shape.nbytes for shape in shapes) if local else 0
-    if words := shortage((2 * kept + own) * workers):
+    device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
+    if words := shortage((2 * kept + own) * workers, device):
         more = f", and {own / 1e9:.2f} GB of weights and moments each" if local else ""
         raise UserError(
             f"launch.workers: {workers} simulated workers keep {words} of compressor state "

@@ -92,10 +92,14 @@ def available_bytes() -> int | None:
     return int(text.split()[0]) * 1024 if text else None
 
 
-def shortage(needed: float) -> str | None:
+def shortage(needed: float, device: torch.device | None = None) -> str | None:
     """``needed`` bytes and those that are available, in words; None where they fit, or the system does not
-    say."""
+    say. ``device``: a GPU whose memory counts; None: this machine's."""
     available = available_bytes()
+    if device is not None and device.type == "cuda":
+        import torch
+
+        available = torch.cuda.mem_get_info(device)[0]
     if available is None or needed <= available:
         return None
     return f"{needed / 1e9:.3g} GB ({available / 1e9:.1f} GB are available)"

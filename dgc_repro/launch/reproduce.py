@@ -15,6 +15,7 @@ component, overridden by ``study.<part>.<key>=...``; with ``measure`` each line 
 from __future__ import annotations
 
 import functools
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,6 +63,10 @@ SIZED_KEYS = {"exchange": ("unit", "overlap", "aggregation"), "launch": ("worker
 WITHOUT_SIZE = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 ROOTS, SEEDS, SHARE = "roots", "scale.seeds", "share"
+PLAN, DEVICE = "plan", "device"
+SHOW_PLAN = (
+    "dgc_repro.predict.plan:show"  # above this package, as the other commands of launch/main.py
+)
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 
@@ -75,6 +80,8 @@ Finished runs are not made again: after a stop, give the same command.
   scale=<name>               sizes of the runs, such as quick, small or paper
   "scale.seeds=[0,1]"        the seeds; seed=0 for a single one
   published=true             take the project's published runs where they exist, and train the others
+  plan=true                  print hours, memory and disk for each device, and the runs that each claim needs;
+                             train nothing. device=t4, v100, a100, h100 or cpu: that device; default: this one
   share=2/3                  make the second, fifth, ... run and no page: several machines share the work
   roots.<dataset>=<folder>   where the files of a data set lie
   paths.reproduced=<folder>  where the page goes
@@ -163,6 +170,9 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
 def reproduce(arguments: Sequence[str]) -> None:
     """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
     asked = prepared(arguments)
+    if asked.own.get(PLAN):
+        pkgutil.resolve_name(SHOW_PLAN)(asked, asked.own.get(DEVICE))
+        return
     name, jobs, takes_published = asked.name, asked.jobs, bool(asked.own.get("published"))
     target = asked.target(bool(asked.own.get("publish")))
     ready = [published_run(job.config) if takes_published else None for job in jobs]
@@ -214,6 +224,7 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Settings of `reproduce` itself by key, and the other overrides. Raises UserError for a wrong value."""
     roots = dict.fromkeys([f"{ROOTS}.{data}" for data in options("dataset")], some_text)
     readers = {"publish": yes_no, "published": yes_no, SHARE: share_of, **roots}
+    readers |= {PLAN: yes_no, DEVICE: some_text}
     own: dict[str, Any] = {}
     others = []
     for override in given:
@@ -224,6 +235,8 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             raise UserError(f"{key}: no such data set; {nearest(key, list(roots))}")
         else:
             others.append(override)
+    if DEVICE in own and not own.get(PLAN):
+        raise UserError(f"{DEVICE}: of a plan; give plan=true too, or launch.device= for the runs")
     return own, others
 
 

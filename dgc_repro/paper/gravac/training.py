@@ -358,10 +358,12 @@ def both_gains(claims: Iterable[Claim]) -> Iterator[Claim]:
 
 @dataclass(frozen=True)
 class Training:
-    """The ``page`` of an artifact of training runs. ``looks``: by row; ``make``: makes the page of runs."""
+    """The ``page`` of an artifact of training runs. ``looks``: by row; ``make``: makes the page of runs;
+    ``claims``: on all models, of which a page has those with runs."""
 
     looks: Mapping[str, Look]
     make: Callable[[Sequence[Run], str], Page]
+    claims: Sequence[Claim]
 
     def __call__(self, runs: Sequence[Run], scale: str) -> Page:
         """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
@@ -392,10 +394,13 @@ def page(
     """
     methods = tuple(methods)
     looks = {row_id(model, m): gravac.LOOKS[m] for model in models for m in methods}
+    every: list[Claim] = []
     for model in models:
         known = [FINAL[model], *SENT, *FEWER.values(), *quantities]
         own = [row_id(model, method) for method in methods]
-        require_names(claims(Course(model, (), facts.PAPER_SCALE)), known, own)
+        of_model = list(claims(Course(model, (), facts.PAPER_SCALE)))
+        require_names(of_model, known, own)
+        every += of_model
 
     def make(runs: Sequence[Run], scale: str) -> Page:
         found = courses([run for run in runs if run.row in looks], scale)
@@ -416,7 +421,7 @@ def page(
         )
         return made([run for one in found for run in one.runs], scale)
 
-    return Training(looks, make)
+    return Training(looks, make, every)
 
 
 def target_text(one: Course) -> str:

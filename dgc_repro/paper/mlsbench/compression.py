@@ -91,6 +91,7 @@ def _artifact(names: Mapping[str, str]) -> Artifact:
 
 
 FULL, REDUCED = _artifact(MODELS), _artifact({"reduced": "reduced ResNet"})
+CLAIMS = (*FULL.claims, *REDUCED.claims)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:

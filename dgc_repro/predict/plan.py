@@ -1,0 +1,456 @@
+"""``reproduce <artifact> plan=true device=t4``: what its runs take, before anything is trained.
+
+Operations, launches and memory are counted on a model without memory (torch's meta device). The hours of a
+GPU are reckoned from these counts and the rates that its maker states, between two shares of the rate that
+training reaches; no such GPU was timed. The hours of this machine's CPU come from steps that are timed here,
+with embedded data of the same shape. A claim is decided by the rows that it names, with `MIN_SEEDS` seeds
+each.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from dgc_repro.bench.modelled import GPU, GPUS
+from dgc_repro.bench.operations import operations_of
+from dgc_repro.dataset.batches import steps_per_epoch
+from dgc_repro.dataset.images import Splits
+from dgc_repro.dataset.text import text_steps_per_epoch
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch import environment
+from dgc_repro.launch.build import build_run
+from dgc_repro.launch.components import build_compressor, build_policy, component, unallocated
+from dgc_repro.launch.devices import choose_device
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.jobs import Job, published_run
+from dgc_repro.launch.paths import option
+from dgc_repro.launch.ranks import last_checkpoint
+from dgc_repro.launch.reproduce import Reproduction
+from dgc_repro.launch.single import is_done
+from dgc_repro.paper.claims import Claim
+from dgc_repro.paper.frame import Relative
+from dgc_repro.paper.page import console_of_width, grid
+from dgc_repro.paper.publish import artifact_of
+from dgc_repro.paper.verdict import MIN_SEEDS
+from dgc_repro.predict.recommend import CPU, one_of_devices
+from dgc_repro.progress import Progress
+from dgc_repro.train.checkpoint import KEPT
+from dgc_repro.train.loop import steps_left
+from dgc_repro.train.step import train_step
+
+WITHOUT_EFFECT = ("seed", "paths", "sink", "experiment", "scale")
+SECONDS_TO_TIME = 10.0  # steps of a run on this CPU, at most; one is timed whatever it takes
+WARMUP_STEPS, TIMED_STEPS = 2, 5
+EITHER_WAY = 1.25
+"""A factor around hours that were timed: other rows, other images and a warmer machine."""
+PASSES = 4, 30
+"""Over its gradient, of a worker's exchange and the optimizer: dense, and the most that methods need."""
+LAUNCH_SECONDS = 15e-6, 45e-6
+"""Of the host for an operation of torch in forward and backward, with autograd and autocast; measured on one
+H100: 46 microseconds in runs that shared it (air.dense, seed 0)."""
+EXCHANGE_SECONDS = 2e-4, 4e-3
+"""Of the host for a worker's exchange (docs/speed.md)."""
+EVALUATION = 1 / 3
+"""Operations of a forward pass, of those of forward and backward."""
+CONTEXT_BYTES = 6e8  # of CUDA and its libraries
+KNOWN_IMAGES = {
+    "Cifar10": (50_000, 10_000, 10),
+    "Cifar100": (50_000, 10_000, 100),
+    "FashionMnist": (60_000, 10_000, 10),
+}
+"""Training images, test images and classes of data sets that may not be here yet."""
+SIZES = ("train_size", "validation", "test_size")
+PTB_TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}
+PTB_WORDS = {"train": 10_000, "valid": 5_792}
+SHAKESPEARE_CHARACTERS, SHAKESPEARE_LETTERS = 1_115_394, 65
+
+
+BEST = {"fp32": 0.5, "tf32": 0.25, "half": 0.25}
+WORST = {"fp32": 0.2, "half": 0.05}
+"""Shares of a GPU's stated operations that training reaches (assumptions)."""
+Hours = Callable[["Counts"], tuple[float, float]]
+"""The hours of a run on a device, low and high."""
+
+
+class Data(NamedTuple):
+    """Of a data set: what an epoch trains on and evaluates (images or tokens), classes, and the shape of a
+    micro-batch's input, without its first dimension."""
+
+    trained: int
+    evaluated: int
+    classes: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one run, whose seed makes no difference.
+
+    steps         of the run
+    operations    floating-point operations of the whole run, without evaluations
+    launches      torch's operations in forward and backward of a worker's step
+    parameters    that learn
+    activations   bytes that a micro-batch keeps for backward
+    states        bytes of a worker's compressor
+    evaluations   evaluated samples over trained ones
+    own_weights   whether each worker has its own (local steps)
+    """
+
+    row: str
+    steps: int
+    operations: float
+    launches: int
+    parameters: int
+    activations: int
+    states: int
+    evaluations: float
+    workers: int
+    precision: str
+    own_weights: bool
+
+    def memory(self) -> float:
+        """Return the bytes of a device that hosts all workers."""
+        values = 4.0 * self.parameters
+        each = 2.0 * self.states + 3 * values * self.own_weights
+        # Weights, gradient, two moments, and the mean.
+        return 5 * values + self.workers * each + self.activations
+
+    def disk(self) -> float:
+        """Return the bytes of a run folder's checkpoints."""
+        return KEPT * (12.0 * self.parameters + self.states * self.workers)
+
+    def hours(self, gpu: GPU) -> tuple[float, float]:
+        """Return the hours of the run on one GPU, low and high. All workers take turns there."""
+        if self.precision == "fp32":
+            reached = max(BEST["fp32"] * gpu.operations, BEST["tf32"] * gpu.tf32)
+            rates = reached, WORST["fp32"] * gpu.operations
+        else:
+            rates = BEST["half"] * gpu.half, WORST["half"] * gpu.half
+        found = []
+        turns = self.steps * self.workers
+        ends = zip(rates, PASSES, LAUNCH_SECONDS, EXCHANGE_SECONDS, strict=True)
+        for rate, passes, launch, exchange in ends:
+            compute = self.operations * (1 + EVALUATION * self.evaluations) / rate
+            moved = 4.0 * self.parameters * passes * turns / gpu.memory
+            host = (self.launches * launch + exchange) * turns
+            found.append((compute + moved, host))
+        # At best the host works while the GPU does, at worst one waits for the other.
+        return max(found[0]) / 3600, sum(found[1]) / 3600
+
+
+class Planned(NamedTuple):
+    """A run to train or to continue, and what it takes."""
+
+    job: Job
+    counts: Counts
+    is_done: bool
+    checkpoint: int | None
+
+
+def show(asked: Reproduction, device: str | None) -> None:
+    """Print the plan. ``device``: a name of `GPUS`, or cpu; None: every GPU, and this CPU where the runs
+    would be trained on it. Raises UserError, also for runs that do not fit into the memory of ``device``."""
+    device = device and one_of_devices("device", device)
+    if not asked.is_trained:
+        raise UserError(f"plan: {asked.name} trains nothing; leave plan=true out")
+    runs = [_planned(job, takes_published=bool(asked.own.get("published"))) for job in asked.jobs]
+    left = [run for run in runs if not run.is_done]
+    for line in _head(asked, runs, left):
+        print(line)
+    hours: dict[str, Hours] = {name: partial(Counts.hours, gpu=gpu) for name, gpu in GPUS.items()}
+    if device is not None:
+        hours = {name: one for name, one in hours.items() if name == device}
+    if device == CPU or (device is None and choose_device(asked.jobs[0].config).device == CPU):
+        timed = _timed_here(left)
+        hours = {CPU: lambda counts: timed.get(counts, (0.0, 0.0)), **hours}
+    headings = ("device", "hours, low", "high", "memory", "of")
+    rows = [_row(name, left, one) for name, one in hours.items()]
+    console_of_width().print(grid("what is left to train", headings, rows))
+    first = next(iter(hours))
+    for line in _claims(asked, runs, first, hours[first]):
+        print(line)
+    if CPU in hours:
+        print("Hours of the CPU: steps that were timed on this machine now.")
+    if hours.keys() - {CPU}:
+        print(
+            "Hours of GPUs: reckoned from counted operations and stated rates, for one GPU whose workers "
+            "take turns; none was timed."
+        )
+    if device in GPUS:
+        refuse_memory(runs, str(device))
+
+
+def refuse_memory(runs: Iterable[Planned], device: str) -> None:
+    """Raise UserError where a run does not fit into a card's memory."""
+    gpu = GPUS[device]
+    worst = max(runs, key=lambda run: run.counts.memory())
+    counts, needed = worst.counts, _memory(worst.counts, device)
+    if needed > gpu.bytes:
+        raise UserError(
+            f"launch.workers: {counts.row} needs {needed / 1e9:.0f} GB, a {device} has "
+            f"{gpu.bytes / 1e9:.0f}: {counts.workers} simulated workers keep {counts.states / 1e9:.2f} GB of "
+            "compressor state each, twice; use fewer workers, or a GPU with more memory"
+        )
+
+
+def _planned(job: Job, *, takes_published: bool) -> Planned:
+    folder = run_folder(job.config)
+    done = is_done(folder) or (takes_published and published_run(job.config) is not None)
+    return Planned(job, counted(job.config), done, None if done else last_checkpoint(folder))
+
+
+def _head(asked: Reproduction, runs: Sequence[Planned], left: Sequence[Planned]) -> list[str]:
+    """What there is to train."""
+    steps = sorted({run.counts.steps for run in runs})
+    operations = sorted({run.counts.operations for run in runs})
+    resumable = sum(run.checkpoint is not None for run in left)
+    disk = sum(run.counts.disk() for run in left)
+    found = [
+        f"{asked.name} at scale {asked.scale}: {len(runs)} runs, {len(runs) - len(left)} of them finished"
+        + (f", {resumable} more begun" if resumable else ""),
+        f"a run: {_range(steps)} steps of {_range(sorted({r.counts.workers for r in runs}))} workers, "
+        f"{_range(operations)} floating-point operations",
+        f"checkpoints: {_gigabytes(disk)} of disk; a run that is stopped continues from its last one",
+    ]
+    return [*found, asked.note] if asked.note else found
+
+
+def _range(values: Sequence[float]) -> str:
+    texts = [f"{v:.2g}" if v >= 1e9 else f"{v:,.0f}" for v in (values[0], values[-1])]
+    return texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}"
+
+
+def _memory(counts: Counts, device: str) -> float:
+    """Bytes of a device for a run. On a CPU the workers share the machine's memory."""
+    return counts.memory() + (CONTEXT_BYTES if device in GPUS else 0)
+
+
+def _row(name: str, left: Sequence[Planned], hours: Hours) -> list[str]:
+    """The hours of all runs that are left, and the memory of the largest of them."""
+    low, high = _sum(hours, left)
+    needed = max((_memory(run.counts, name) for run in left), default=0.0)
+    there = GPUS[name].bytes if name in GPUS else environment.available_bytes()
+    more = ": too much" if there is not None and needed > there else ""
+    shown = "-" if there is None else _gigabytes(there)
+    return [name, _hours(low), _hours(high), f"{_gigabytes(needed)}{more}", shown]
+
+
+def _sum(hours: Hours, runs: Iterable[Planned]) -> tuple[float, float]:
+    found = [hours(run.counts) for run in runs]
+    return sum(low for low, _ in found), sum(high for _, high in found)
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def _hours(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{hours * 60:.0f} min" if hours >= 1 / 30 else f"{hours * 3600:.0f} s"
+
+
+def _claims(
+    asked: Reproduction, runs: Sequence[Planned], device: str, hours: Hours
+) -> Iterator[str]:
+    """For each claim, the cheapest runs that decide it: its rows, with as many seeds as a verdict needs."""
+    paper, _, artifact = asked.name.partition("/")
+    module = artifact_of(paper, artifact)
+    claims = getattr(module.page, "claims", getattr(module, "CLAIMS", ()))
+    order = list(dict.fromkeys(run.job.row for run in runs))
+    by_rows: dict[tuple[str, ...], list[str]] = {}
+    for claim in claims:
+        read = rows_of(claim, getattr(module.page, "quantities", {}))
+        rows = tuple(row for row in order if row in read)
+        if rows and not claim.cannot_follow:
+            by_rows.setdefault(rows, []).append(claim.id)
+    if by_rows:
+        yield f"the fewest runs for a verdict, {MIN_SEEDS} seeds a row ({device}):"
+    for rows, ids in by_rows.items():
+        cheapest: list[Planned] = []
+        for row in rows:
+            of_row = [run for run in runs if run.job.row == row]
+            of_row.sort(key=lambda run: (not run.is_done, run.job.config["seed"]))
+            cheapest += of_row[:MIN_SEEDS]
+        missing = [run for run in cheapest if not run.is_done]
+        low, high = _sum(hours, missing)
+        text = f"{len(missing)} runs, {_hours(low)} to {_hours(high)}" if missing else "finished"
+        short = MIN_SEEDS * len(rows) - len(cheapest)
+        more = f"; {short} more seeds are needed, give scale.seeds" if short else ""
+        yield f"  claim{'s' * (len(ids) > 1)} {', '.join(ids)} ({', '.join(rows)}): {text}{more}"
+
+
+def rows_of(claim: Claim, quantities: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the rows that a claim's checks and premises read, and those that their relative quantities are
+    relative to."""
+    found: dict[str, None] = {}
+    for check in (*claim.checks, *claim.premises):
+        found |= dict.fromkeys(check.rows)
+        quantity = quantities.get(check.quantity)
+        if isinstance(quantity, Relative):
+            found[quantity.to] = None
+    return tuple(found)
+
+
+# -- counted -------------------------------------------------------------------------------------------
+
+
+def counted(config: Mapping[str, Any]) -> Counts:
+    """Count what a run does, without its data and without memory for its model. Raises UserError."""
+    plain = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT}
+    return _counted(config["experiment"]["row"], json.dumps(plain, sort_keys=True, default=str))
+
+
+@functools.cache
+def _counted(row: str, text: str) -> Counts:
+    config = json.loads(text)
+    data, train, workers = data_of(config), config["train"], int(config["launch"]["workers"])
+    micro, accumulate = int(train["batch_size"]), int(train["accumulate"])
+    size = micro * accumulate
+    dataset = component(config["dataset"], "dataset")
+    if len(data.shape) == 1:
+        windows = dataset.windows(data.trained)
+        steps = text_steps_per_epoch(data.trained, data.shape[0], size, workers, windows)
+        trained = steps * size * workers * data.shape[0]
+    else:
+        steps = steps_per_epoch(data.trained, size, workers)
+        trained = steps * size * workers
+    module = unallocated(config, data.classes)
+    words = getattr(component(config["model"], "model"), "reads", "") == "words"
+    step = operations_of(module, (micro, *data.shape), words=words)
+    shapes = [p for p in module.parameters() if p.requires_grad]
+    compressor = build_compressor(config, build_policy(config), module)
+    states = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
+    passes = 2 if str(config["optimizer"]["_target_"]).endswith(".SAM") else 1
+    total = steps * int(train["epochs"])
+    precision = str(train["precision"])
+    return Counts(
+        row=row,
+        steps=total,
+        operations=passes * step.floating_point * accumulate * workers * total,
+        launches=passes * step.dispatched * accumulate,
+        parameters=sum(p.numel() for p in shapes),
+        activations=step.kept_bytes // (1 if precision == "fp32" else 2),
+        states=states,
+        evaluations=data.evaluated / trained,
+        workers=workers,
+        precision=precision,
+        own_weights=int(train["local_steps"]) > 1,
+    )
+
+
+def data_of(config: Mapping[str, Any]) -> Data:
+    """Return the sizes of a run's data. The usual data sets need not be here. Raises UserError."""
+    settings, name = config["dataset"], str(config["dataset"]["_target_"]).rpartition(".")[2]
+    if name in KNOWN_IMAGES:
+        whole, test, classes = KNOWN_IMAGES[name]
+        trained = settings["train_size"] or whole - settings["validation"]
+        return Data(
+            trained, settings["validation"] + (settings["test_size"] or test), classes, (3, 32, 32)
+        )
+    if name == "Ptb":
+        part = settings["train_part"]
+        whole, held_out = PTB_TOKENS[part], PTB_TOKENS["valid"]
+        if part == "valid":
+            held_out = whole // 10
+            whole -= held_out
+        sizes, classes = (whole, held_out, PTB_TOKENS["test"]), PTB_WORDS[part]
+    elif name == "Shakespeare":
+        end = int(0.9 * SHAKESPEARE_CHARACTERS)
+        first = settings["validation"]
+        sizes, classes = (end - first, first, SHAKESPEARE_CHARACTERS - end), SHAKESPEARE_LETTERS
+    else:
+        return _loaded(json.dumps(settings, sort_keys=True))
+    taken = [settings.get(key) or size for key, size in zip(SIZES, sizes, strict=True)]
+    return Data(taken[0], taken[1] + taken[2], classes, (int(settings["bptt"]),))
+
+
+@functools.cache
+def _loaded(text: str) -> Data:
+    """The sizes of a data set that has to be read: an embedded one, or a user's own."""
+    data = component(json.loads(text), "dataset").load()
+    sizes = len(data.train), len(data.validation) + len(data.test), data.num_classes
+    shape = tuple(data.train.images.shape[1:]) if isinstance(data, Splits) else (data.bptt,)
+    return Data(*sizes, shape)
+
+
+# -- timed here ----------------------------------------------------------------------------------------
+
+
+def _timed_here(left: Sequence[Planned]) -> dict[Counts, tuple[float, float]]:
+    """Time steps of each kind of run on this CPU; hours, low and high. Raises UserError."""
+    kinds = {run.counts: run.job for run in left}
+    found = {}
+    with Progress("plan", len(kinds)) as progress:
+        for counts, job in kinds.items():
+            hours = hours_here(job.config)
+            found[counts] = hours / EITHER_WAY, hours * EITHER_WAY
+            progress.advance(now=f"{job.row} timed")
+    return found
+
+
+def hours_here(config: Mapping[str, Any]) -> float:
+    """Return the hours of a run on this CPU, from a few of its steps on embedded data. Simulated workers take
+    turns; real ones share the cores. Raises UserError where it does not fit into memory."""
+    counts = counted(config)
+    if words := environment.shortage(counts.memory()):
+        raise UserError(
+            f"launch.workers: {counts.workers} workers keep {words} with weights, compressor states (each "
+            f"{counts.states / 1e9:.2f} GB, twice) and activations; use fewer, or another device="
+        )
+    seconds = _step_seconds(config)
+    turns = counts.workers
+    if config["launch"]["kind"] != "simulated":
+        turns = math.ceil(counts.workers / environment.available_cores())
+    evaluation = 1 + EVALUATION * counts.evaluations
+    return counts.steps * seconds * turns * evaluation / 3600
+
+
+def _step_seconds(config: Mapping[str, Any]) -> float:
+    """Seconds of a worker's step with its exchange: the median of a few."""
+    own = _on_embedded(config)
+    with environment.threads(environment.threads_of_worker(config["launch"])):
+        run = build_run(own, torch.device("cpu"))
+        seconds: list[float] = []
+        begin = time.perf_counter()
+        for number, batches in enumerate(steps_left(run)):
+            start = time.perf_counter()
+            train_step(run, batches)
+            seconds.append(time.perf_counter() - start)
+            spent = time.perf_counter() - begin
+            if number + 1 >= WARMUP_STEPS + TIMED_STEPS or (number and spent > SECONDS_TO_TIME):
+                break
+    return statistics.median(seconds[min(WARMUP_STEPS, len(seconds) - 1) :])
+
+
+def _on_embedded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of one simulated worker, with embedded data of the same shape for a few steps."""
+    own, data = deepcopy(dict(config)), data_of(config)
+    own["launch"] |= {"kind": "simulated", "workers": 1}
+    own["exchange"] |= {"overlap": False}
+    steps, size = (
+        WARMUP_STEPS + TIMED_STEPS,
+        own["train"]["batch_size"] * own["train"]["accumulate"],
+    )
+    if len(data.shape) == 1:
+        embedded = option("dataset", "descriptions") | {"bptt": data.shape[0], "validation": None}
+        own["dataset"] = embedded
+        own["model"]["num_classes"] = max(data.classes, own["model"].get("num_classes") or 0)
+    else:
+        parts = {"validation": 50, "test": 50, "train_size": min(steps * size, 1600)}
+        own["dataset"] = (
+            option("dataset", "digits") | parts | {"augment": own["dataset"]["augment"]}
+        )
+    return own
