@@ -79,6 +79,12 @@ def _checksums(names: tuple[str, ...]) -> Any:
     return np.array([zlib.crc32(name.encode()) for name in names], dtype=np.uint64)
 
 
+def on_device(key: int, device: torch.device) -> Tensor:
+    """Return the key as a tensor for `bits`: i32[]. A fill writes it, so the host does not wait; a copy
+    from the host (`torch.tensor`) would wait for the GPU."""
+    return torch.full((), key, dtype=torch.int32, device=device)
+
+
 def bits(counter: Tensor, key: Tensor) -> Tensor:
     """32 hashed bits for each counter. ``counter`` and ``key``: i32; result: i32, any sign.
 

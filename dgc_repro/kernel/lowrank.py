@@ -118,7 +118,7 @@ def normals(size: int, key: int, device: torch.device) -> Tensor:
     In float64, so that devices whose logarithm and cosine differ in the last bit round to the same.
     """
     counters = torch.arange(2 * size, dtype=torch.int32, device=device)
-    hashed = counter.uniform(counters, torch.tensor(key, dtype=torch.int32, device=device))
+    hashed = counter.uniform(counters, counter.on_device(key, device))
     radius, angle = hashed.double().view(2, size)
     return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(2 * math.pi * angle)).float()
 

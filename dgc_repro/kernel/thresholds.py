@@ -157,7 +157,7 @@ def _places(n: int, m: int, offset: int, key: int, device: torch.device) -> Tens
     """Of the sample of a tensor: i64[m]."""
     width = n // m
     places = torch.arange(m, device=device)
-    hashed = counter.bits(places.to(torch.int32), torch.tensor(key, dtype=torch.int32).to(device))
+    hashed = counter.bits(places.to(torch.int32), counter.on_device(key, device))
     places = offset + places * width + (((hashed.long() >> 9) & 0x7FFFFF) * width >> 23)
     return torch.where(places >= n, places - n, places)
 
