@@ -235,7 +235,7 @@ class Tables:
         self._by_content = cached(1024)(self._uploaded)
         self._by_counts = cached(1024)(self._tiled)
         self._numbers = Recognized(self._by_content)
-        self._arrays = Recognized(lambda array: upload(array.copy(), device), 256)
+        self._arrays = Recognized(lambda array: upload(array.copy(), device))
         self._tiles = Recognized(self._by_counts)
 
     def given(self, argument: Any) -> Any:
