@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dgc_repro.launch.environment import busy_cores, cpu_model
+from dgc_repro.launch.environment import busy_cores, code_has_changed, cpu_model
+from dgc_repro.names import git
 from dgc_repro.paper.page import markdown_table
 
 BUSY_CORES = 0.25
@@ -56,19 +57,24 @@ class Spread:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and when the numbers were measured. ``busy_cores``: other work before the first one."""
+    """Where, when and with which code the numbers were measured. ``commit``: twelve hex digits, followed by
+    ``and changes`` where the code differed from it; ``busy_cores``: other work before the first number."""
 
     cpu: str
     cores: int
     torch_version: str
     date: str
+    commit: str
     busy_cores: float
 
     @classmethod
     def here(cls) -> Machine:
         """This machine, now."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        return cls(cpu_model(), os.cpu_count() or 1, torch.__version__, now, busy_cores())
+        commit = git("rev-parse HEAD")[:12] or "unknown"
+        if code_has_changed():
+            commit += " and changes"
+        return cls(cpu_model(), os.cpu_count() or 1, torch.__version__, now, commit, busy_cores())
 
     @property
     def slug(self) -> str:
@@ -80,7 +86,8 @@ class Machine:
         """Text over a table; ``about``: what was measured, how often, with how many threads."""
         busy = f"other work at the start: {self.busy_cores:.2f} cores"
         lines = [
-            f"{self.cpu}, {self.cores} cores; torch {self.torch_version}; {self.date}; {busy}",
+            f"{self.cpu}, {self.cores} cores; torch {self.torch_version}; {self.date}; commit "
+            f"{self.commit}; {busy}",
             about,
         ]
         if self.busy_cores > BUSY_CORES:

@@ -48,7 +48,6 @@ Letters: n = values, emax = exponent of the format's largest number.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -57,6 +56,7 @@ from dgc_repro.checked import checked, one_of
 from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.floats import E2M1, E2M3, E3M2, E4M3, E5M2, FloatLayout, Format
 from dgc_repro.payload import Floats
 
@@ -71,7 +71,7 @@ FORMATS = {
     "nvfp4": Format(E2M1, 16, E4M3),
 }
 NEAREST, STOCHASTIC = "nearest", "stochastic"
-_layout = lru_cache(maxsize=64)(FloatLayout)
+_layout = cached()(FloatLayout)
 
 
 @checked

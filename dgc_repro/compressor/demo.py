@@ -23,7 +23,6 @@ Letters: n = values, h, w = sides of a block, k = coefficients sent of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Annotated, Any
 
 import torch
@@ -88,7 +87,7 @@ def _sign_of_mean(payloads: Sequence[Any], batch: Batch) -> None:
     torch._foreach_sign_(list(batch.tensors))
 
 
-@cached(maxsize=64)
+@cached()
 def _layout(shapes: tuple[torch.Size, ...], chunk: int, k: int) -> ChunkLayout:
     return chunks.chunk_layout(tuple([_cut(shape, chunk, k) for shape in shapes]), None)
 
@@ -104,7 +103,7 @@ def _cut(shape: torch.Size, chunk: int, k: int) -> Cut:
     return Cut(sides, n // length, length, min(k, length), min(k, length), across)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _divisor(n: int, at_most: int) -> int:
     """The largest divisor of n that is at most so large."""
     return next(d for d in range(min(n, at_most), 0, -1) if n % d == 0)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import torch
@@ -43,6 +43,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import ByBatch, Context, State, joined
 from dgc_repro.kernel import lowrank, native
 from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.payload import LowRank
 from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
@@ -161,7 +162,7 @@ class Dion(ByBatch):
         return Outcome(mean.tensors, LowRank(of, *own), [{"q": one} for one in following])
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _parts(method: Dion, shapes: tuple[torch.Size, ...]) -> dict[Kind | None, tuple[int, ...]]:
     """The places of the tensors of each kind."""
     kinds = [method.kind(shape) for shape in shapes]

@@ -46,7 +46,6 @@ Letters: n = values, b = bits, d = values of a block.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -159,10 +158,10 @@ def _sum(rows: Tensor) -> Tensor:
     return rows[:, 0].clone()
 
 
-_layout = lru_cache(maxsize=64)(RotatedLayout)
+_layout = cached()(RotatedLayout)
 
 
-@cached(maxsize=16)
+@cached()
 def levels(bits: int, device: torch.device) -> Tensor:
     """All levels, ascending: f32[2^bits]."""
     upper = LEVELS[bits]

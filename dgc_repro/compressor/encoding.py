@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ class Quantizer(Measured):
         """Quantize and pack."""
 
 
-@lru_cache(maxsize=64)
+@cached()
 def layouts_of(sizes: tuple[int, ...], bits: int, block: int | None) -> CodeLayouts:
     """How tensors of these sizes are cut into rows: blocks with a scale each, or one scale a tensor."""
     return CodeLayouts([CodeLayout(n, block or TENSOR_ROW, bits, block is not None) for n in sizes])
@@ -93,7 +92,7 @@ def signs_of(
     return Signs(batch.names, layout, buffer)
 
 
-_sign_layout = lru_cache(maxsize=64)(signs.SignLayout)
+_sign_layout = cached()(signs.SignLayout)
 
 
 def of_filled(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -101,12 +100,12 @@ def of_filled(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return values if all(sizes) else values[_filled(sizes, values.device)]
 
 
-@cached(maxsize=64)
+@cached()
 def _filled(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([i for i, n in enumerate(sizes) if n], dtype=torch.int64, device=device)
 
 
-@cached(maxsize=64)
+@cached()
 def counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """How many values each tensor has: f64[tensors]."""
     return torch.tensor(sizes, dtype=torch.float64, device=device)

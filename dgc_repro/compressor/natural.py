@@ -15,8 +15,6 @@ Letters: n = values. E[C(x)] = x, and E[(C(x) - x)^2] <= x^2 / 8.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from dgc_repro.checked import checked
@@ -24,9 +22,10 @@ from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context
 from dgc_repro.kernel import powers
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.payload import Powers
 
-_layout = lru_cache(maxsize=64)(powers.PowerLayout)
+_layout = cached()(powers.PowerLayout)
 
 
 @checked

@@ -54,7 +54,7 @@ def num_columns(tensor: Tensor) -> int:
     return tensor.numel() // tensor.shape[0] if tensor.dim() > 1 else 1
 
 
-@cached(maxsize=64)
+@cached()
 def _matrices(
     sizes: tuple[int, ...], columns: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -26,6 +25,7 @@ from dgc_repro.compressor.interface import (
     joined,
 )
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.payload.requests import Exchange, Outcome, together
 
 VECTORS = "vectors"
@@ -81,7 +81,7 @@ def _is_exempt(dense: Sequence[str], smaller_than: int, shape: torch.Size) -> bo
     return (len(shape) <= 1 and VECTORS in dense) or shape.numel() < smaller_than
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _parts(
     dense: tuple[str, ...],
     smaller_than: int,

@@ -34,7 +34,7 @@ r x cols: ``p`` and ``q``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import ByBatch, Context, State, joined
 from dgc_repro.kernel import lowrank, native
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.payload import LowRank
 from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
@@ -133,7 +134,7 @@ class PowerSGD(ByBatch):
         return (rows, cols) if self.rank * (rows + cols) < rows * cols else None
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _parts(
     method: PowerSGD, shapes: tuple[torch.Size, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

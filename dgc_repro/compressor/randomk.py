@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -48,6 +47,7 @@ from dgc_repro.compressor.sparsifier import (
 )
 from dgc_repro.kernel import counter, permute
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
 from dgc_repro.payload import Keyed, KeyedLayout, keyed_layout
@@ -168,7 +168,7 @@ class RandomK(Selecting):
         return num_kept(n, share_sent(self.density, self.factor))
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _layout(sizes: tuple[int, ...], share: float, kind: str, travels: bool) -> KeyedLayout:
     """For tensors of these sizes."""
     return keyed_layout(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)

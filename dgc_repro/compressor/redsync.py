@@ -31,7 +31,6 @@ Letters: n = values, k = entries wanted, t = threshold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -42,6 +41,7 @@ from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, narrow
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.thresholds import Keys, Mask
 from dgc_repro.payload.requests import Exchange
@@ -173,7 +173,7 @@ class RedSync(DensitySparsifier):
         return chosen.reaching(x, *limits, context.scratch, expected=np.array(ks))
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _searches(
     counts: tuple[int, ...], sizes: tuple[int, ...], ks: tuple[int, ...], search_from: int
 ) -> tuple[Mask, tuple[int, ...]]:

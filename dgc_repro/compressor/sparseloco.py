@@ -92,7 +92,7 @@ def binned(values: Tensor, layout: ChunkLayout, bits: int) -> tuple[Tensor, Tens
     return code, (sums / met.clamp(min=1)).float().view(-1, bins)
 
 
-@cached(maxsize=64)
+@cached()
 def _layout(sizes: tuple[int, ...], chunk: int, density: float, bits: int) -> ChunkLayout:
     return chunks.chunk_layout(tuple([_cut(n, chunk, density) for n in sizes]), bits)
 

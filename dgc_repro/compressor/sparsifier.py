@@ -21,6 +21,7 @@ from dgc_repro.compressor.interface import Context, Measured, State
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.sparse import VALUES
@@ -254,7 +255,7 @@ class DensitySparsifier(Selecting):
         """The entries to send, from x: of each tensor all of its values (``sizes``), or its survivors."""
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _each_num_kept(sizes: tuple[int, ...], share: float) -> tuple[int, ...]:
     return tuple([num_kept(n, share) for n in sizes])
 

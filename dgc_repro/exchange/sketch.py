@@ -42,7 +42,7 @@ def sketch(gradients: Iterable[Tensor | None], seed: int, step: int) -> Tensor:
         flat = gradient.detach().reshape(-1)
         places = torch.arange(flat.numel(), dtype=torch.int32, device=flat.device)
         key = counter.key(seed, step, index, "sketch")
-        hashed = counter.bits(places, torch.tensor(key, dtype=torch.int32, device=flat.device))
+        hashed = counter.bits(places, counter.on_device(key, flat.device))
         signed = torch.where(hashed < 0, -flat, flat)
         rows = F.pad(signed, (0, -flat.numel() % BUCKETS)).view(-1, BUCKETS)
         summed = rows.sum(0, dtype=torch.float64)

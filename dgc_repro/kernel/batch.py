@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native, select
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.native import Function
 
 _add = Function("dgc_add_all")
@@ -329,13 +330,13 @@ def all_finite(x: Batch) -> bool:
     return bool(_finite(len(x), x.lengths, x.pointers))
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def integers(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
     """Numbers as an argument of a C function; cached, because layouts repeat in each step."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Where stretches of such sizes begin that lie one after another."""
     return tuple(accumulate(sizes, initial=0))[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch, Numbers, Stretches, narrow
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.select import Scratch, Selection, index_type, magnitude_bits
 from dgc_repro.kernel.thresholds import Mask
 
@@ -329,7 +330,7 @@ class _Plan:
     small_bytes: int
 
     @classmethod
-    @lru_cache(maxsize=64)
+    @cached()
     def of(cls, sizes: tuple[int, ...], ks: tuple[tuple[int, ...], ...], threads: int) -> _Plan:
         counts = [tuple(min(n, k) for n, k in zip(sizes, of_rung, strict=True)) for of_rung in ks]
         totals = starts_of(tuple(sum(of_rung) for of_rung in counts))
@@ -354,7 +355,7 @@ class _Plan:
         )
 
 
-@lru_cache(maxsize=64)
+@cached()
 def starts_of(counts: tuple[int, ...]) -> Numbers:
     """Where each of so many stretches begins that lie side by side."""
     return np.cumsum((0, *counts), dtype=np.int64)[: len(counts)]

@@ -285,4 +285,4 @@ def _packing(layout: ChunkLayout, part: int, bits: int, device: torch.device) ->
     return Packing(bits, None if alone else here(entries), here(at), size, here(bytes_at))
 
 
-chunk_layout = cached(maxsize=64)(ChunkLayout)
+chunk_layout = cached()(ChunkLayout)

@@ -383,7 +383,7 @@ def _filled(values: Tensor, rows: int, width: int, filled_width: int) -> Tensor:
     return filled
 
 
-@cached(maxsize=4096)
+@cached(4096)
 def _integer(value: int, device: torch.device) -> Tensor:
     """An i32 scalar tensor (wrapping); cached, because making one costs more than a small kernel."""
     return torch.tensor(value, device=device).to(torch.int32)

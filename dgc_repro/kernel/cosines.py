@@ -20,7 +20,7 @@ from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chunks import ChunkLayout
 
 
-@cached(maxsize=256)
+@cached()
 def basis(length: int, device: torch.device) -> Tensor:
     """f32[length, length]: column f is the cosine of frequency f. x @ basis is the transform of x."""
     place = torch.arange(length, dtype=torch.float64)

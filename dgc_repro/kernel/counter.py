@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from dgc_repro.kernel.cached import cached
 
 Numbers = npt.NDArray[np.int32]
 _MULTIPLIER_1 = 0x7FEB352D
@@ -74,9 +75,15 @@ def _number(part: int | str) -> np.uint64:
     return np.uint64(number & _MASK_64)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _checksums(names: tuple[str, ...]) -> Any:
     return np.array([zlib.crc32(name.encode()) for name in names], dtype=np.uint64)
+
+
+def on_device(key: int, device: torch.device) -> Tensor:
+    """Return the key as a tensor for `bits`: i32[]. A fill writes it, so the host does not wait; a copy
+    from the host (`torch.tensor`) would wait for the GPU."""
+    return torch.full((), key, dtype=torch.int32, device=device)
 
 
 def bits(counter: Tensor, key: Tensor) -> Tensor:

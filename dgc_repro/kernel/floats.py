@@ -253,7 +253,7 @@ def rounded(y: Tensor, element: Element, random: Tensor | None) -> Tensor:
     return code | ((word >> 31 & 1) << (element.bits - 1))
 
 
-@cached(maxsize=32)
+@cached()
 def table(element: Element | None, device: torch.device) -> Tensor:
     """What each code stands for: f32[2^b]. None: E8M0."""
     if element is None:
@@ -270,26 +270,26 @@ def table(element: Element | None, device: torch.device) -> Tensor:
     return torch.from_numpy(numbers.astype(np.float32)).to(device)
 
 
-@cached(maxsize=32)
+@cached()
 def _number(value: float, device: torch.device) -> Tensor:
     """A divisor: f32[]. Divided by a Python number, a GPU multiplies by its rounded reciprocal."""
     return torch.full((), value, device=device)
 
 
-@cached(maxsize=64)
+@cached()
 def _tensor_of_blocks(layout: FloatLayout, device: torch.device) -> Tensor:
     """Which of the tensors that are not empty each block, or row, is of: i64."""
     filled = layout.rows[layout.rows > 0] * (_ROW // (layout.form.block or _ROW))
     return torch.from_numpy(np.repeat(np.arange(len(filled)), filled)).to(device)
 
 
-@cached(maxsize=64)
+@cached()
 def _filled(layout: FloatLayout, device: torch.device) -> Tensor:
     """The tensors that are not empty: i64."""
     return torch.from_numpy(layout.rows.nonzero()[0]).to(device)
 
 
-@cached(maxsize=8)
+@cached(8)
 def _places(layout: FloatLayout, device: torch.device) -> Tensor:
     """The place of each value in its tensor: i32[total]."""
     places = np.arange(layout.total) - np.repeat(layout.starts_of, layout.rows * _ROW)

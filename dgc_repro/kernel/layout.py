@@ -93,7 +93,7 @@ def _up_to(numbers: Numbers, multiple: int) -> Numbers:
     return -(-numbers // multiple) * multiple
 
 
-@cached(maxsize=64)
+@cached()
 def _elements(layout: Layout, device: torch.device) -> Tensor:
     """The places of the first parts in a float32 view of the buffer: i64[their lengths together]."""
     lengths = layout.lengths[0]

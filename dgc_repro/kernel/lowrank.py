@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch, integers, starts
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.native import INT64, POINTER, Function
 
 _DEPENDENT = 2.0**-22
@@ -64,7 +65,7 @@ class Matrices:
         self._partial_at, self.num_partial = self._partials()
 
     @staticmethod
-    @lru_cache(maxsize=64)
+    @cached()
     def of(sizes: tuple[tuple[int, int], ...], r: int) -> Matrices:
         """The same object each time."""
         return Matrices(sizes, r)
@@ -118,7 +119,7 @@ def normals(size: int, key: int, device: torch.device) -> Tensor:
     In float64, so that devices whose logarithm and cosine differ in the last bit round to the same.
     """
     counters = torch.arange(2 * size, dtype=torch.int32, device=device)
-    hashed = counter.uniform(counters, torch.tensor(key, dtype=torch.int32, device=device))
+    hashed = counter.uniform(counters, counter.on_device(key, device))
     radius, angle = hashed.double().view(2, size)
     return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(2 * math.pi * angle)).float()
 

@@ -60,7 +60,9 @@ def _scrambled(numbers: Tensor, n: int, key: int | Tensor, *, forward: bool) -> 
     high = (numbers >> low_bits).int()
     rounds = ROUNDS if bits > SMALL_BITS else SMALL_ROUNDS
     counters = torch.arange(rounds, dtype=torch.int32, device=numbers.device)
-    keys = counter.bits(counters, torch.as_tensor(key, dtype=torch.int32, device=numbers.device))
+    if not isinstance(key, Tensor):
+        key = counter.on_device(int(key), numbers.device)
+    keys = counter.bits(counters, key)
     for turn in range(rounds) if forward else reversed(range(rounds)):
         if turn % 2 == 0:
             high = high ^ (counter.bits(low, keys[turn]) & ((1 << high_bits) - 1))

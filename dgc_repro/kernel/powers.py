@@ -78,8 +78,7 @@ def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -
         bits = tensor.view(-1).view(torch.int32)
         size = bits & 0x7FFFFFFF
         index = torch.arange(bits.numel(), device=bits.device).to(torch.int32)
-        key = torch.tensor(int(keys[i]), dtype=torch.int32, device=bits.device)
-        hashed = counter.bits(index, key)
+        hashed = counter.bits(index, counter.on_device(int(keys[i]), bits.device))
         power = ((size + ((hashed >> 9) & 0x7FFFFF)) >> 23).clamp(max=LARGEST)
         exponents.copy_(power.masked_fill(size >= INFINITE, 255))
         signs.pack_bits(bits < 0, words)

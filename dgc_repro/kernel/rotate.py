@@ -129,7 +129,7 @@ def _stretches(batch: Batch, segments: list[Segment]) -> list[Tensor]:
     ]
 
 
-@cached(maxsize=64)
+@cached()
 def places(layout: RotatedLayout, d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Of each block of d values: its tensor (i64[rows]), and the number of its first hash (i32[rows])."""
     tensor, first = [], []

@@ -13,13 +13,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native
+from dgc_repro.kernel.cached import cached
 
 Scratch = Callable[[str, int, torch.dtype, torch.device], Tensor]
 """Where results and intermediate tensors of batches are kept, by label, such as `Context.scratch`: they are
@@ -118,7 +118,7 @@ def _places_of_largest(x: Tensor, k: int) -> Tensor:
     return torch.cat([beyond, ties[: k - beyond.numel()]]).sort().values
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def topk_scratch_bytes(n: int, k: int) -> int:
     """What the kernel needs to find the k largest of n."""
     return int(_topk_scratch(n, k))

@@ -10,7 +10,6 @@ Letters: n = values, B = blocks.
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.functional import pad
 
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch, integers
+from dgc_repro.kernel.cached import cached
 
 BLOCK, LANES = 4096, 512
 WIDE = 256  # a matrix of fewer columns is seen as one of nearly so many, and these are folded
@@ -129,19 +129,19 @@ Starts = tuple[ctypes.Array[ctypes.c_int64], int]
 """Where the stretches of tensors begin in a buffer, for a C function, and the size of the buffer."""
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _starts(sizes: tuple[int, ...]) -> Starts:
     ends = tuple(accumulate(sizes))
     return integers((0, *ends[:-1])), ends[-1]
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _blocks(sizes: tuple[int, ...]) -> Starts:
     """Of the sums of blocks."""
     return _starts(tuple(-(-n // BLOCK) for n in sizes))
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _blocks_of_columns(sizes: tuple[int, ...], columns: tuple[int, ...]) -> Starts:
     """Of the sums of blocks of rows that c/sums.c's column_parts keeps."""
     wide = [_joined(count) * count if count else 1 for count in columns]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch, Numbers, Stretches, integers, narrow, starts
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.select import Scratch, magnitude_bits
 
 FOLD = 4096  # values that are folded into one (c/thresholds.c)
@@ -109,7 +109,7 @@ def estimates(x: Batch, ks: tuple[int, ...], share: float, keys: Keys, scratch: 
     return Sample(samples(x, m, keys, scratch), ranks, drawn)
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _sizes(
     sizes: tuple[int, ...], ks: tuple[int, ...], share: float
 ) -> tuple[tuple[int, ...], tuple[int, ...], Mask]:
@@ -157,7 +157,7 @@ def _places(n: int, m: int, offset: int, key: int, device: torch.device) -> Tens
     """Of the sample of a tensor: i64[m]."""
     width = n // m
     places = torch.arange(m, device=device)
-    hashed = counter.bits(places.to(torch.int32), torch.tensor(key, dtype=torch.int32).to(device))
+    hashed = counter.bits(places.to(torch.int32), counter.on_device(key, device))
     places = offset + places * width + (((hashed.long() >> 9) & 0x7FFFFF) * width >> 23)
     return torch.where(places >= n, places - n, places)
 
@@ -216,7 +216,7 @@ def moments(
     )
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _chunks(sizes: tuple[int, ...]) -> tuple[Numbers, int]:
     """Where `moments` notes the chunks of each tensor, and how many numbers these are."""
     numbers = tuple([3 * -(-n // FOLD) for n in sizes])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -64,7 +63,7 @@ class KeyedLayout(Layout):
         )
 
 
-keyed_layout = lru_cache(maxsize=64)(KeyedLayout)
+keyed_layout = cached()(KeyedLayout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class Keyed(BatchPayload):
         )
 
 
-@cached(maxsize=64)
+@cached()
 def _words(layout: KeyedLayout, device: torch.device) -> Tensor:
     """Where headers lie, counted in words of 8 bytes."""
     return torch.from_numpy(layout.starts[0] // 8).to(device)

@@ -112,7 +112,7 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
     return torch.cat(codes.unpack(list(planes), bits), 1)
 
 
-@cached(maxsize=64)
+@cached()
 def _key_places(layout: RotatedLayout, device: torch.device) -> tuple[Tensor, Tensor]:
     """The tensors that have a key, and where it lies in an int32 view of the buffer: i64, i64."""
     which = torch.from_numpy(layout.lengths[rotate.KEYS].nonzero()[0])

@@ -14,7 +14,7 @@ import copy
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch, Numbers, integers, on_gpu
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.select import Scratch, Selection
@@ -189,7 +190,7 @@ class SparseLayout(Layout):
         return words, scales, int(self.k[i])
 
 
-sparse_layout = lru_cache(maxsize=64)(SparseLayout)
+sparse_layout = cached()(SparseLayout)
 
 
 @dataclass(frozen=True, slots=True)

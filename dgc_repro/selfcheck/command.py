@@ -103,9 +103,15 @@ def _run(row: Row, report: Report) -> Result:
     if row.device == CUDA and report.no_gpu:
         return Result(row.name, SKIP, report.no_gpu)
     report.progress.advance(0, row.name)
-    if row.ranks == PER_GPU:
-        row = replace(row, ranks=min(2, max(1, torch.cuda.device_count())))
+    row = placed(row, torch.cuda.device_count())
     return run_row(row, report.timeout, lambda now: report.progress.advance(0, now))
+
+
+def placed(row: Row, gpus: int) -> Row:
+    """Return the row with the number of its ranks, and whether they share a GPU, on a machine with ``gpus``
+    GPUs."""
+    ranks = min(2, max(1, gpus)) if row.ranks == PER_GPU else row.ranks
+    return replace(row, ranks=ranks, shares_gpu=row.device == CUDA and ranks > gpus)
 
 
 class Report:

@@ -43,6 +43,7 @@ from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, lowrank, narrow, native, powers, signs, sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
+from dgc_repro.kernel.gpu import chosen as gpu_chosen
 from dgc_repro.kernel.gpu.launch import Launches
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.kernel.powers import PowerLayout
@@ -559,8 +560,8 @@ def packed_powers(device: torch.device) -> None:
 # Selections
 
 
-@each(odd=(False, True))
-def topk(device: torch.device, odd: bool) -> None:
+@each(odd=(False, True), widths=(gpu_chosen.SMALL, gpu_chosen.LARGE))
+def topk(device: torch.device, odd: bool, widths: tuple[int, ...]) -> None:
     """Several numbers of entries from one batch."""
     ks = [(690, 5, 3, 2000, 20, 4099), (150, 0, 1, 40, 19, 60), (7, 0, 0, 40, 1, 1)]
 
@@ -568,7 +569,8 @@ def topk(device: torch.device, odd: bool) -> None:
         found = chosen.topk(batch(on, odd=odd), ks, scratch)
         return [part for one in found for part in listed(list(one))]
 
-    both(device, run)
+    with patch.object(gpu_chosen, "WIDTHS", widths):
+        both(device, run)
 
 
 @each()

@@ -26,6 +26,10 @@ MOST_FAILURES = 5  # of a row's cases; each costs a new process
 GRACE_SECONDS = 5.0  # for tracebacks of a hang, and for the other ranks after one has ended
 LOG_BYTES, LOG_KEPT = 64 << 20, 1 << 20  # a row's output; how much of it the report keeps
 WORKER = "dgc_repro.selfcheck.worker"
+SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_PROTO": "Simple"}
+"""Variables of ranks that share a GPU, beside a `NCCL_HOSTID` for each. nccl refuses two ranks with the same
+host and the same GPU: before 2.30 the ids make hosts of the ranks, from 2.30 on the first variable allows
+the GPU twice. Few blocks of a kernel fit beside those of the other rank, which it waits for."""
 
 
 @dataclass
@@ -194,6 +198,8 @@ def _environment(row: Row, rank: int, rendezvous: Path) -> dict[str, str]:
         "SELFCHECK_RANKS": str(row.ranks),
         "SELFCHECK_RENDEZVOUS": str(rendezvous),
     }
+    if row.shares_gpu:
+        own |= SHARING | {"NCCL_HOSTID": f"selfcheck{rank}"}
     return {**kept, **own, **row.env}
 
 

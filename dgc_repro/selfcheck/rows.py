@@ -29,7 +29,8 @@ class Skip(Exception):
 @dataclass(frozen=True)
 class Row:
     """One line of the screen. ``module``: has ``checks(device)``; ``ranks``: processes that run each case
-    together; ``seconds``: expected on two idle cores or on a GPU; ``env``: of its processes."""
+    together; ``seconds``: expected on two idle cores or on a GPU; ``env``: of its processes;
+    ``shares_gpu``: there are fewer GPUs than ranks."""
 
     name: str
     module: str
@@ -38,6 +39,7 @@ class Row:
     ranks: int = 1
     seconds: float = 10.0
     env: Mapping[str, str] = field(default_factory=dict)
+    shares_gpu: bool = False
 
 
 ROWS: tuple[Row, ...] = (
@@ -122,7 +124,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "ranks-cuda",
         f"{HERE}.exchanges",
-        "two ranks of nccl against simulated workers, on two GPUs, or on one if nccl allows it",
+        "two ranks of nccl against simulated workers, on two GPUs or sharing one",
         CUDA,
         ranks=2,
     ),

@@ -6,6 +6,7 @@ seconds are of training, without the evaluation, also since then.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,12 +66,13 @@ class Console:
 
 
 def now(metrics: Metrics) -> str:
-    """Loss, accuracy, rung and bytes sent, of the step just done."""
+    """Loss, accuracy, rung and bytes sent, of the step just done. Loss and accuracy are left out before the
+    first round of local steps."""
     label = str(metrics["policy/label"])
+    known = [f"loss {metrics['train/loss']:.3f}", score(metrics, "train", 1, "acc ")]
     return " ".join(
         [
-            f"loss {metrics['train/loss']:.3f}",
-            score(metrics, "train", 1, "acc "),
+            *(known if is_known(metrics) else ()),
             label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}\u2026",
             bytes_in_words(float(metrics["comm/payload_bytes"])),
         ]
@@ -84,7 +86,7 @@ def epoch_line(record: Metrics, num_epochs: int) -> str:
     for name, key in (("test", "test"), ("val", "validation")):
         if f"{key}/accuracy_percent" in record:
             parts.append(f"{name} {score(record, key, 2)}")
-    if "train/loss" in record:
+    if "train/loss" in record and is_known(record):
         parts.append(f"loss {record['train/loss']:.3f}")
     if "policy/label" in record:
         parts.append(str(record["policy/label"]))
@@ -94,6 +96,12 @@ def epoch_line(record: Metrics, num_epochs: int) -> str:
         seconds = float(record["time/train_seconds"])
         parts.append(f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s")
     return "  ".join(parts)
+
+
+def is_known(metrics: Metrics) -> bool:
+    """Whether the epoch has a step whose loss is shared. Then the accuracy is a number, even if the loss is
+    not."""
+    return not math.isnan(float(metrics.get("train/accuracy_percent", 0.0)))
 
 
 def score(metrics: Metrics, part: str, digits: int, name: str = "") -> str:

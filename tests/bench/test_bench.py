@@ -65,6 +65,16 @@ def test_the_printed_tables_are_the_written_ones_with_their_machine(
         written = (folder / f"{table}.md").read_text()
         assert written in printed
         assert f"{os.cpu_count()} cores; torch " in written
+        commits = {row["commit"] for row in rows_of(folder, table)}
+        assert len(commits) == 1
+        assert f"; commit {commits.pop()}; other work" in written
+
+
+def test_the_published_table_of_a_gpu_names_its_commit(repository: Path) -> None:
+    (folder,) = {path.parent for path in (repository / "results" / "bench").rglob("gpu.csv")}
+    (commit,) = {row["commit"] for row in rows_of(folder, "gpu")}
+    assert re.fullmatch(r"[0-9a-f]{12}", commit)
+    assert f"; commit {commit}; other work" in (folder / "gpu.md").read_text()
 
 
 def test_the_methods_send_what_they_say_and_at_most_the_alignment_more(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from dgc_repro.bench import gpu
 from dgc_repro.bench.launches import methods
 from dgc_repro.errors import UserError
+from dgc_repro.paper import pool
 
 SIZES = ["model.width=4", "model.blocks=[1,1,1,1]"]
 
@@ -23,3 +28,12 @@ def test_every_method_has_a_row() -> None:
 def test_without_a_gpu_the_table_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="only: gpu needs a GPU"):
         gpu.table(quick=True)
+
+
+def test_the_page_counts_the_trainings_of_each_commit_on_a_gpu(repository: Path) -> None:
+    page = (repository / "docs" / "gpus.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([0-9a-f]{12})`, .* (\d+) trainings \|$", page, re.M)
+    runs = pool.read(repository / "results" / "benchmark" / "small")
+    on_gpu = [run.environment for run in runs if run.environment["device"] == "cuda"]
+    found = collections.Counter(environment["commit"][:12] for environment in on_gpu)
+    assert {commit: int(number) for commit, number in told} == found

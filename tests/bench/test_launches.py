@@ -161,3 +161,26 @@ def test_a_part_of_a_step_waits_for_sizes_that_differ_between_ranks(
                 exchange.finish(i)
             exchange.commit()
         assert counting.syncs == waits * len(parts)  # of the second step: tables are on the device
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["compressor=dion", "compressor.rank_fraction=0.25"],  # rank 80
+        ["compressor=powersgd", "compressor.rank=65"],
+    ],
+)
+def test_factors_of_a_rank_above_64_are_drawn_without_a_wait(overrides: list[str]) -> None:
+    """No Triton kernel takes such a rank. Tensor operations draw the factors from the key of each matrix."""
+    config = composed([*overrides, "policy=fixed"])
+    compressor = build_compressor(config, build_policy(config))
+    with fake_workers(2), Counting() as counting:
+        given = {f"{i}.weight": torch.empty(320, 320, device=CUDA) for i in range(3)}
+        exchange = GradientExchange(
+            compressor, given, Link(ProcessGroupWire(CUDA), Ledger(), Clock(CUDA))
+        )
+        for _ in range(2):
+            exchange.open(0, given, Plan(None))
+            exchange.finish()
+            exchange.commit()
+        assert counting.waits == []

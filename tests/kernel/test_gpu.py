@@ -44,6 +44,7 @@ from dgc_repro.compressor.redsync import RedSync
 from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.sidco import SIDCo
 from dgc_repro.compressor.signsgd import SignSGD
+from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
@@ -125,6 +126,12 @@ def launched(*, of_each_type: bool = False) -> list[Any]:
             every |= variants(setting.compressor, PARAMETERS, GraVAC() if setting.choose else None)
     for rank in (32, 64):
         every |= variants(PowerSGD(rank), PARAMETERS)
+    from dgc_repro.kernel.gpu import chosen
+
+    for widths in (chosen.SMALL, chosen.LARGE):  # of older Tritons, of newer ones
+        with patch.object(chosen, "WIDTHS", widths):
+            for compressor in (TopK(0.1), DGCSampled(0.1)):
+                every |= variants(compressor, PARAMETERS)
     return sorted(every, key=str)
 
 
@@ -300,6 +307,13 @@ def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
     # `zeros`: buffers of bytes, in the step that makes them.
     assert sum(name != "zeros" for name in counted.operations) <= 12, counted.operations
     assert exchanged(compressor, SHAPES[:3]).triton <= counted.triton
+    from dgc_repro.kernel.gpu import chosen
+
+    with patch.object(
+        chosen, "WIDTHS", chosen.SMALL
+    ):  # a pass more, a launch to count and one to pick
+        searches = sum(isinstance(part, Selecting) for part in nested(compressor))
+        assert exchanged(compressor).triton <= counted.triton + 4 * searches
     # Tables of a layout are sent once, and the sizes of ragged payloads alone are read.
     ragged = any(getattr(part, "ragged", False) for part in nested(compressor))
     again = exchanged(compressor)

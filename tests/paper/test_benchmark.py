@@ -33,6 +33,7 @@ def _run(
     name = f"test/{workloads()[workload].metric}"
     epochs = pd.DataFrame(
         {
+            "lr": [0.1],
             "epoch": [1], "step": [10], name: [quality], "train/skipped_steps": [0],
             name.replace("test", "validation"): [quality],
             "comm/payload_bytes": [float(sum(calls.values()))],
@@ -101,7 +102,7 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
     image = _run("topk_0.1", quality=float("nan"), calls={"allgather": 800})
     assert frame.of(methods.numbers([DENSE, image]), methods.LOSS, "low.topk_0.1") == [np.inf]
     text = markdown(methods.page([dense, lost], "small"))
-    assert "| topk | 0.1 | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - | worse |" in text
+    assert "| topk | 0.1 | 0.1 | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - | worse |" in text
 
 
 @pytest.mark.parametrize("workload", ["low", "lstm"])
@@ -140,7 +141,9 @@ def test_a_worker_that_leaves_out_a_local_step_is_in_the_round() -> None:
 def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     tuning = _run("topk_0.01_lr0.2", quality=50.0, calls={"allgather": 800})
     text = markdown(methods.page([DENSE, TOPK, tuning], "quick"))
-    assert "| topk_0.01 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 560 B |" in text
+    assert (
+        "| topk_0.01 | 0.1 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 560 B |" in text
+    )
     assert "topk_0.01_lr0.2" not in text
     assert "| images, recipe low | topk_0.01 | 0.1 | yes | 1 | 79.0 (best) | 79.0 |" in text
     assert "| images, recipe low | topk_0.01 | 0.2 |  | 1 | 50.0 | 50.0 |" in text

@@ -62,7 +62,7 @@ def test_a_trained_row_that_the_page_lacks_is_an_error() -> None:
         page_with().require_rows(["none", "static"])
 
 
-def quick_run(root: Path, **departs: dict[str, Any]) -> Run:
+def quick_run(root: Path, row: str = "none", **departs: dict[str, Any]) -> Run:
     """A record whose settings are those of the scale quick, but for those given."""
     conf = {
         name: yaml.safe_load((conf_dir() / f"{name}.yaml").read_text("utf-8"))
@@ -81,7 +81,7 @@ def quick_run(root: Path, **departs: dict[str, Any]) -> Run:
     }
     for group, keys in departs.items():
         settings[group] = keys if "_target_" in keys else settings[group] | keys
-    return read_run(write_run(root, "none", 0, settings=settings))
+    return read_run(write_run(root, row, 0, settings=settings))
 
 
 def test_a_page_lists_what_departs_from_its_scale(tmp_path: Path) -> None:
@@ -135,3 +135,12 @@ def test_ticks_are_plain_numbers_without_powers_of_ten(log: str) -> None:
     assert "1 G" in texts
     assert not [text for text in texts if "e" in text]
     assert axis.get_offset_text().get_text() == ""
+
+
+def test_times_less_are_the_first_rows_bytes_over_the_rows(tmp_path: Path) -> None:
+    """static8 sends a quarter of the bytes of the first row: 4 times less, not 0.25."""
+    runs = [quick_run(tmp_path, row) for row in ROWS]
+    page = page_with()(runs, "quick")
+    (table,) = [section.table for section in page.sections if section.table is not None]
+    rows = table.set_index("method")
+    assert list(rows["times less"]) == ["1.00", "4.00"]

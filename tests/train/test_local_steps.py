@@ -31,7 +31,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.rules import validate
 from dgc_repro.optimizer.muon import Muon, matrices
+from dgc_repro.sink import console
 from dgc_repro.train import checkpoint
+from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
 
 DENSE = ("compressor=dense", "wrap=[]")
@@ -345,3 +347,20 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
     assert all(torch.equal(one, two) for one, two in zip(before, shared(), strict=True))
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "unknown"),
+    [(ROUNDS, [2, 2]), ((*TEXT, "train.local_steps=4"), [3, 3])],
+    ids=["images", "text"],
+)
+def test_the_progress_line_leaves_out_a_loss_that_no_round_has_shared(
+    overrides: tuple[str, ...], unknown: list[int]
+) -> None:
+    """``unknown``: steps of each epoch before the end of its first round."""
+    run = built(*overrides)
+    lines: list[str] = []
+    train(run, lambda metrics: lines.append(console.now(metrics)), lambda epoch: None, lambda: None)
+    assert not any("nan" in line for line in lines)
+    has_loss = [line.startswith("loss ") for line in lines]
+    assert has_loss == [i >= first for first in unknown for i in range(4)]

@@ -1,9 +1,9 @@
 """The k largest magnitudes of each tensor of a batch, exactly, or all that reach a limit (c/select.c).
 
-Three histograms, over 11, 10 and 10 bits of the magnitudes, give the k-th largest magnitude of each tensor;
-then the entries above it, and the first of those equal to it, are counted in tiles and written in order.
-Nothing is read back, but how many entries reach a limit: the payload's size. The host reads it when it is
-needed (`Unread`)."""
+Histograms, each over the next bits of the magnitudes (`WIDTHS`), give the k-th largest magnitude of each
+tensor; then the entries above it, and the first of those equal to it, are counted in tiles and written in
+order. Nothing is read back, but how many entries reach a limit: the payload's size. The host reads it when it
+is needed (`Unread`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton import jit
+from triton import __version__, jit
 
 from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.gpu.launch import (
@@ -30,8 +30,12 @@ from dgc_repro.kernel.gpu.launch import (
 
 TILE = 2048
 PER_PROGRAM = 8  # tiles of a histogram
-PASSES = ((20, 11), (10, 10), (0, 10))  # lowest bit, number of bits
-BINS = 2048
+SMALL, LARGE = (8, 8, 8, 7), (11, 10, 10)
+WIDTHS = SMALL if tuple(map(int, __version__.split(".")[:2])) < (3, 8) else LARGE
+"""Bits of each histogram, of the 31 bits of a magnitude from the highest on. Triton 3.6 and 3.7 do one
+population count a value for every 32 bins: 64 for 2,048 bins, 8 for 256. Triton 3.8 and 3.9 add to shared
+memory, once a value whatever the number of bins, so that fewer passes over the tensor are better. Compiled
+code was counted (for sm_75 and sm_80); no time was measured."""
 
 
 def topk(x: Batch, ks: Numbers, values: Tensor, indices: Tensor) -> None:
@@ -47,16 +51,19 @@ def kths(x: Batch, *ks: Numbers) -> Tensor:
     the entries equal to it are among the k largest: i32[2 * len(ks) * tensors]. Each k at most n."""
     every = tuple([k for of_one in ks for k in of_one])
     count, device = len(every), x.device
-    work = torch.zeros((len(PASSES) * BINS + 2) * count, dtype=torch.int32, device=device)
+    bins, shift = 1 << max(WIDTHS), sum(WIDTHS)
+    work = torch.zeros((len(WIDTHS) * bins + 2) * count, dtype=torch.int32, device=device)
     state: Tensor
-    *hists, state = work.split([BINS * count] * len(PASSES) + [2 * count])
-    for number, (shift, width) in enumerate(PASSES):
+    *hists, state = work.split([bins * count] * len(WIDTHS) + [2 * count])
+    for number, width in enumerate(WIDTHS):
+        shift -= width
         launch(
             work, _histogram, tiles(x.sizes, TILE * PER_PROGRAM), x.sizes, x, state, hists[number],
-            len(x), RANKS=len(ks), SHIFT=shift, WIDTH=width, TILE=TILE, TILES=PER_PROGRAM,
+            len(x), RANKS=len(ks), SHIFT=shift, WIDTH=width, BINS=bins, TILE=TILE, TILES=PER_PROGRAM,
         )  # fmt: skip
         launch(
-            work, _pick, (1,) * count, every, state, hists[number], count, FIRST=number == 0, WIDTH=width
+            work, _pick, (1,) * count, every, state, hists[number], count, FIRST=number == 0,
+            WIDTH=width, BINS=bins,
         )  # fmt: skip
     return state
 
@@ -114,7 +121,7 @@ def _keys(sizes, x, s, t, TILE: tl.constexpr):
 @kernel
 def _histogram(
     owner, first, sizes, x, state, hists, num, RANKS: tl.constexpr, SHIFT: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    WIDTH: tl.constexpr, BINS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Count the keys that begin with the bits found so far by their next WIDTH bits."""
     s, t = tile(owner, first)
@@ -127,18 +134,20 @@ def _histogram(
             # Two shifts: a pass over the highest bits would shift by 31, and the -1 must not match.
             same = (key >= 0) & (((key >> SHIFT) >> WIDTH) == prefix)
             counts += tl.histogram((key >> SHIFT) & (bins - 1), bins, mask=same)
-        to = hists + (rank * num + s).to(tl.int64) * 2048 + tl.arange(0, bins)
+        to = hists + (rank * num + s).to(tl.int64) * BINS + tl.arange(0, bins)
         tl.atomic_add(to, counts, mask=counts > 0, sem="relaxed")
 
 
 @kernel
-def _pick(owner, first, ks, state, hists, num, FIRST: tl.constexpr, WIDTH: tl.constexpr):
+def _pick(
+    owner, first, ks, state, hists, num, FIRST: tl.constexpr, WIDTH: tl.constexpr, BINS: tl.constexpr
+):  # fmt: skip
     """The next bits of the k-th largest key, and its rank among the keys that begin with them."""
     s, _ = tile(owner, first)
     bins: tl.constexpr = 1 << WIDTH
     rank = tl.load(ks + s).to(tl.int32) if FIRST else tl.load(state + num + s)
     bin = bins - 1 - tl.arange(0, bins)
-    counts = tl.load(hists + s.to(tl.int64) * 2048 + bin)
+    counts = tl.load(hists + s.to(tl.int64) * BINS + bin)
     upto = tl.cumsum(counts, 0)
     here = (upto - counts < rank) & (upto >= rank)
     chosen = tl.where(rank > 0, tl.max(tl.where(here, bin, 0), 0), bins - 1)

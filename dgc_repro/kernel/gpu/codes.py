@@ -6,7 +6,6 @@ A program handles one row: G parts of L values, whose codes share B bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from triton import jit, next_power_of_2
 from dgc_repro.kernel import codes as reference
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.codes import CodeLayouts
 from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import (
@@ -72,12 +72,12 @@ def dequantize(
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _rows(layout: CodeLayouts) -> tuple[int, ...]:
     return tuple([one.body_rows + one.tail_rows for one in layout.tensors])
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _sizes(layout: CodeLayouts) -> dict[str, int]:
     codes, size = reference.group(layout.bits)
     widest = layout.tensors[0].width  # of no tensor's size: each would be compiled for
@@ -88,7 +88,7 @@ def _sizes(layout: CodeLayouts) -> dict[str, int]:
     }  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _table(layout: CodeLayouts) -> npt.NDArray[np.int64]:
     """Numbers of each tensor that the kernels need: i64[7, tensors]."""
     rows = [

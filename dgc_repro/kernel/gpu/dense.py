@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch, starts
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.gpu.launch import (
     Numbers,
     fixed,
@@ -213,7 +213,7 @@ def column_parts(x: Batch, columns: Numbers) -> Tensor:
     return found
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _columns(sizes: Numbers, columns: Numbers) -> tuple[npt.NDArray[np.int64], Numbers, int]:
     """Of each tensor: values, columns, columns of several rows side by side (where these are few), parts that
     its rows are cut into, where its sums and its columns begin: i64[6, tensors]. Then how many tiles its

@@ -6,7 +6,6 @@ scales and values begin in the buffer."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from triton import jit
 
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import Numbers, fixed, floats, hashed, kernel, launch, tile, tiles
 from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
@@ -72,7 +72,7 @@ def _visit(
     )  # fmt: skip
 
 
-@lru_cache(maxsize=256)
+@cached()
 def _table(layout: Keys) -> npt.NDArray[np.int64]:
     bits = [max(0, n - 1).bit_length() for n in layout.sizes]
     return fixed(np.array([layout.sizes, layout.counts, bits, *layout.starts], dtype=np.int64))

@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from triton import jit
 
 from dgc_repro.kernel.batch import Batch, starts
+from dgc_repro.kernel.cached import cached
 
 Numbers = tuple[int, ...]
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
@@ -188,7 +189,7 @@ class Unread:
         self._known = self._expected if is_fake else tuple(numbers.tolist())
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def tiles(sizes: Numbers, width: int) -> Numbers:
     """How many tiles of so many values each tensor has."""
     return tuple([-(-n // width) for n in sizes])
@@ -231,10 +232,10 @@ class Tables:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._by_content = lru_cache(maxsize=1024)(self._uploaded)
-        self._by_counts = lru_cache(maxsize=1024)(self._tiled)
+        self._by_content = cached(1024)(self._uploaded)
+        self._by_counts = cached(1024)(self._tiled)
         self._numbers = Recognized(self._by_content)
-        self._arrays = Recognized(lambda array: upload(array.copy(), device), 256)
+        self._arrays = Recognized(lambda array: upload(array.copy(), device))
         self._tiles = Recognized(self._by_counts)
 
     def given(self, argument: Any) -> Any:

@@ -9,8 +9,6 @@ Table of the matrices, one row each (i64): rows, columns, where p and q begin, t
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import numpy.typing as npt
 import triton.language as tl
@@ -18,6 +16,7 @@ from torch import Tensor
 from triton import jit, next_power_of_2
 
 from dgc_repro.kernel.batch import Batch, starts
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.counter import Numbers as Keys
 from dgc_repro.kernel.gpu.launch import (
     Numbers,
@@ -248,7 +247,7 @@ def _tile(of: Matrices) -> dict[str, int]:
     return {"R": r, "ROWS": ROWS, "COLS": COLS, "num_warps": 8 if r > 32 else 4}  # 4 spill on sm_80
 
 
-@lru_cache(maxsize=64)
+@cached()
 def _table(of: Matrices) -> tuple[npt.NDArray[np.int64], int]:
     """The table, and the number of matrices."""
     rows, cols = zip(*of.sizes, strict=True)

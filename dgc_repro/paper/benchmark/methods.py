@@ -375,11 +375,13 @@ def _table(
         *([Column(STEPS, STEPS, _or_missed)] if has_target else []),
     )
     table = frame.pivot(found, rows, columns, "setting")
-    rates = {run.row: f"{run.setting('optimizer.lr'):g}" for run in runs}
-    table.insert(1, "rate", [rates[row] for row in rows])
-    table.insert(5, "95 % interval", [one.interval for one in judged.shown.values()])
+    own = {row: [run for run in runs if run.row == row] for row in rows}
+    rates = [f"{own[row][-1].setting('optimizer.lr'):g}" for row in rows]
+    table.insert(1, "rate", rates)
+    table.insert(2, "of a step", [tuning.recorded(own[row]) for row in rows])
+    table.insert(6, "95 % interval", [one.interval for one in judged.shown.values()])
     words = ["-" if name == DENSE else judged.shown[row].word for row, name in rows.items()]
-    table.insert(6, "class", words)
+    table.insert(7, "class", words)
     return table
 
 

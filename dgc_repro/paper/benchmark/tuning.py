@@ -14,6 +14,15 @@ from dgc_repro.paper.records import Run
 BySeed = Mapping[int, Run]
 
 
+def recorded(runs: Sequence[Run]) -> str:
+    """Return the largest learning rate that runs of one setting recorded at the end of an epoch, in words. It
+    is the rate of a step: `optimizer.lr` times the batch of a step over `optimizer.reference_batch`, times
+    the schedule."""
+    rates = [f"{run.epochs['lr'].max():.3g}" for run in runs]
+    low, high = min(rates, key=float), max(rates, key=float)
+    return low if low == high else f"{low} to {high}"
+
+
 def every_rate(runs: Sequence[Run], name: str) -> pd.DataFrame:
     """Every rate that was tried of a workload's settings: means of the last validation and the last test. The
     best validation of a setting is marked, and the rate that is used."""

@@ -1,0 +1,84 @@
+"""Layouts of many buckets are made once, and those of sizes that never come again are not kept."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from dgc_repro.bench.counting import CUDA, Counting, fake_workers
+from dgc_repro.bench.launches import methods
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel import cached
+from dgc_repro.launch.components import build_compressor, build_policy
+from dgc_repro.launch.overrides import composed
+from dgc_repro.policy.interface import Plan
+
+BUCKETS = 80
+RAGGED = ("threshold", "dgc", "dgc_sampled", "redsync", "sidco")
+"""The layouts of their payloads differ in every step."""
+EVERYDAY = ("uniform", "topk", "randomk", "powersgd", "natural", "onebit")
+CASES = [
+    pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow)
+    for name in methods()
+    if name not in RAGGED
+]
+
+
+def test_eighty_layouts_in_turn_are_made_twice_and_then_found() -> None:
+    calls: list[int] = []
+
+    @cached.cached()
+    def layout(number: int) -> list[int]:
+        calls.append(number)
+        return [number]
+
+    for _ in range(4):
+        assert [layout(i) for i in range(BUCKETS)] == [[i] for i in range(BUCKETS)]
+    assert calls == [*range(BUCKETS)] * 2
+    cached.forget(layout)
+    layout(3)
+    assert calls[2 * BUCKETS :] == [3]
+
+
+def test_layouts_that_never_come_again_are_not_kept() -> None:
+    layout = cached.cached()(lambda number: [number])
+    for i in range(3 * cached.MOST_SEEN):
+        layout(i)
+        layout(-1)  # comes again in every step
+    maker = cached._makers[layout]
+    assert maker.made == 3 * cached.MOST_SEEN + 1
+    assert not maker._kept
+    assert len(maker._seen) <= cached.MOST_SEEN
+
+
+@pytest.mark.parametrize("device", [torch.device("cpu"), CUDA], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("method", CASES)
+def test_a_step_of_eighty_buckets_makes_no_layout_again(method: str, device: torch.device) -> None:
+    """A bucket is a part of a step, as with overlap=True."""
+    config = composed([*methods()[method], "policy=fixed"])
+    compressor = build_compressor(config, build_policy(config))
+    source = torch.Generator().manual_seed(0)
+    shapes = [(2 + i // 8, 3 + i % 8) for i in range(BUCKETS)]
+    buckets = [
+        {f"{i}.weight": torch.randn(shape, generator=source), f"{i}.bias": torch.randn(5 + i)}
+        for i, shape in enumerate(shapes)
+    ]
+    with fake_workers(2), Counting() if device == CUDA else nullcontext():
+        given = [{name: x.to(device) for name, x in bucket.items()} for bucket in buckets]
+        link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
+        exchange = GradientExchange(
+            compressor, {name: x for bucket in given for name, x in bucket.items()}, link
+        )
+        for _ in range(4):
+            before = cached.made()
+            for i, bucket in enumerate(given):
+                exchange.open(0, bucket, Plan(None), part=i)
+                exchange.finish(i)
+            exchange.commit()
+        assert cached.made() == before
