@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 class Operations(NamedTuple):
     """Of forward and backward. ``floating_point``: multiplications and additions of matrix products and
-    convolutions; ``dispatched``: operations of torch; ``kept_bytes``: what forward keeps for backward, but
+    convolutions; ``dispatched``: operations of torch, of which a recurrent layer is one on a GPU (cuDNN), and
+    a loop over the steps of a text here; ``kept_bytes``: what forward keeps for backward, but
     for the weights."""
 
     floating_point: int
@@ -40,19 +41,34 @@ def operations_of(module: nn.Module, shape: Sequence[int], *, words: bool) -> Op
     """Count one batch. ``module``: on the meta device; ``shape``: of its input, f32, or i64 where it reads
     ``words`` and takes a hidden state."""
     kept: dict[int, int] = {}
+    inside = forward = 0  # operations of recurrent layers, of the whole model
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage._cdata] = storage.nbytes()
         return tensor
 
+    def begin(*_: Any) -> None:
+        nonlocal inside
+        inside -= dispatched.count
+
+    def end(*_: Any) -> None:
+        nonlocal inside
+        inside += dispatched.count - 1
+
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.register_forward_pre_hook(begin)
+            layer.register_forward_hook(end)
     with torch.device("meta"), FlopCounterMode(display=False) as flops, _Dispatched() as dispatched:
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             if words:
                 outputs, _ = module(torch.zeros(shape, dtype=torch.int64), None)
             else:
                 outputs = module(torch.zeros(shape))
+        forward = dispatched.count
         outputs.sum().backward()
     weights = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     activations = sum(size for storage, size in kept.items() if storage not in weights)
-    return Operations(flops.get_total_flops(), dispatched.count, activations)
+    on_gpu = round(dispatched.count * (forward - inside) / forward)
+    return Operations(flops.get_total_flops(), on_gpu, activations)

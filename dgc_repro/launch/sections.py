@@ -100,7 +100,7 @@ class Slurm(Launch):
         here, gpus = self.workers // self.nodes, self.gpus_per_node
         if self.device == "auto" and gpus and gpus < here:
             raise ValueError(
-                f"gpus_per_node: {gpus} for {here} workers of a node, which would all train on CPU cores; "
+                f"gpus_per_node: {gpus} for {here} workers of a node, and each needs a GPU of its own; "
                 f"ask for {here}, use fewer workers, or launch.device=cuda to share GPUs"
             )
         if self.signal_seconds >= 60 * self.time_minutes:

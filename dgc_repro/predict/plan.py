@@ -3,7 +3,7 @@
 Operations, launches and memory are counted on a model without memory (torch's meta device). The hours of a
 GPU are reckoned from these counts and the rates that its maker states, between two shares of the rate that
 training reaches; no such GPU was timed. The hours of this machine's CPU come from steps that are timed here,
-with embedded data of the same shape. A claim is decided by the rows that it names, with `MIN_SEEDS` seeds
+with random data of the same shape. A claim is decided by the rows that it names, with `MIN_SEEDS` seeds
 each.
 """
 
@@ -21,12 +21,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dgc_repro.bench.modelled import GPU, GPUS
 from dgc_repro.bench.operations import operations_of
+from dgc_repro.checked import Count, checked
 from dgc_repro.dataset.batches import steps_per_epoch
-from dgc_repro.dataset.images import Splits
-from dgc_repro.dataset.text import text_steps_per_epoch
+from dgc_repro.dataset.images import Images, Splits
+from dgc_repro.dataset.text import COLUMNS, Text, text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch import environment
@@ -35,7 +37,6 @@ from dgc_repro.launch.components import build_compressor, build_policy, componen
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import Job, published_run
-from dgc_repro.launch.paths import option
 from dgc_repro.launch.ranks import last_checkpoint
 from dgc_repro.launch.reproduce import Reproduction
 from dgc_repro.launch.single import is_done
@@ -53,6 +54,9 @@ from dgc_repro.train.step import train_step
 WITHOUT_EFFECT = ("seed", "paths", "sink", "experiment", "scale")
 SECONDS_TO_TIME = 10.0  # steps of a run on this CPU, at most; one is timed whatever it takes
 WARMUP_STEPS, TIMED_STEPS = 2, 5
+START_SECONDS = {"simulated": 1.0}
+OF_RANKS_SECONDS = 6.0
+"""Of a run before its first step: of workers in this process, and of ranks that load Python and torch."""
 EITHER_WAY = 1.25
 """A factor around hours that were timed: other rows, other images and a warmer machine."""
 PASSES = 4, 30
@@ -415,12 +419,13 @@ def hours_here(config: Mapping[str, Any]) -> float:
     if config["launch"]["kind"] != "simulated":
         turns = math.ceil(counts.workers / environment.available_cores())
     evaluation = 1 + EVALUATION * counts.evaluations
-    return counts.steps * seconds * turns * evaluation / 3600
+    start = START_SECONDS.get(config["launch"]["kind"], OF_RANKS_SECONDS)
+    return (counts.steps * seconds * turns * evaluation + start) / 3600
 
 
 def _step_seconds(config: Mapping[str, Any]) -> float:
     """Seconds of a worker's step with its exchange: the median of a few."""
-    own = _on_embedded(config)
+    own = _on_random_data(config)
     with environment.threads(environment.threads_of_worker(config["launch"])):
         run = build_run(own, torch.device("cpu"))
         seconds: list[float] = []
@@ -435,22 +440,60 @@ def _step_seconds(config: Mapping[str, Any]) -> float:
     return statistics.median(seconds[min(WARMUP_STEPS, len(seconds) - 1) :])
 
 
-def _on_embedded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of one simulated worker, with embedded data of the same shape for a few steps."""
+def _on_random_data(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of one simulated worker, with random data of the same shape for a few steps."""
     own, data = deepcopy(dict(config)), data_of(config)
     own["launch"] |= {"kind": "simulated", "workers": 1}
     own["exchange"] |= {"overlap": False}
-    steps, size = (
-        WARMUP_STEPS + TIMED_STEPS,
-        own["train"]["batch_size"] * own["train"]["accumulate"],
-    )
-    if len(data.shape) == 1:
-        embedded = option("dataset", "descriptions") | {"bptt": data.shape[0], "validation": None}
-        own["dataset"] = embedded
-        own["model"]["num_classes"] = max(data.classes, own["model"].get("num_classes") or 0)
-    else:
-        parts = {"validation": 50, "test": 50, "train_size": min(steps * size, 1600)}
-        own["dataset"] = (
-            option("dataset", "digits") | parts | {"augment": own["dataset"]["augment"]}
-        )
+    size = own["train"]["batch_size"] * own["train"]["accumulate"]
+    own["dataset"] = {
+        "_target_": f"{__name__}.{RandomData.__name__}",
+        "shape": list(data.shape),
+        "classes": data.classes,
+        "batches": WARMUP_STEPS + TIMED_STEPS,
+        "batch": size,
+        "augment": config["dataset"].get("augment", "none"),
+        "reading": config["dataset"].get("reading", COLUMNS),
+    }
     return own
+
+
+@checked
+class RandomData:
+    """``batches`` of random images, or of random tokens where ``shape`` is the length of a window."""
+
+    shape: Sequence[int]
+    classes: Count
+    batches: Count
+    batch: Count
+    augment: str
+    reading: str
+
+    @property
+    def gives(self) -> str:
+        """What a model has to read."""
+        return "words" if len(self.shape) == 1 else "images"
+
+    def load(self) -> Splits | Text:
+        """Draw the data."""
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(high: int, *shape: int) -> Tensor:
+            return torch.randint(high, shape, generator=generator)
+
+        count, label = self.batches * self.batch, "random"
+        if len(self.shape) == 1:
+            (bptt,) = self.shape
+            train, held_out = (
+                drawn(self.classes, self.batch * (bptt * batches + 1))
+                for batches in (self.batches, 1)
+            )
+            windows = None if self.reading == COLUMNS else count * bptt
+            columns = self.batch
+            return Text(train, held_out, held_out, self.classes, bptt, columns, label, windows)
+        train_images, few = (
+            Images(drawn(256, n, *self.shape).to(torch.uint8), drawn(self.classes, n))
+            for n in (count, self.batch)
+        )
+        mean, std = (0.5,) * self.shape[0], (0.25,) * self.shape[0]
+        return Splits(train_images, few, few, self.classes, mean, std, label, self.augment)

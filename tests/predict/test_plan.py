@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import PLAIN, TEXT, UNIFORM4_EF, build, configured, tiny
+from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, build, configured, tiny
 from torch import nn
 
 from dgc_repro.bench.modelled import GPUS
 from dgc_repro.bench.operations import operations_of
+from dgc_repro.dataset.descriptions import Descriptions
+from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.images import Splits
+from dgc_repro.dataset.shakespeare import Shakespeare
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.components import component
 from dgc_repro.launch.reproduce import prepared, reproduce
+from dgc_repro.model.lstm import LSTM
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Relative
 from dgc_repro.predict import plan
@@ -131,6 +135,15 @@ def test_counts_are_those_of_the_run(overrides: tuple[str, ...]) -> None:
     assert counts.evaluations == pytest.approx(evaluated / trained)
 
 
+def test_a_recurrent_layer_is_one_operation_of_a_gpu() -> None:
+    with torch.device("meta"):
+        short, long = (
+            operations_of(LSTM(width=4).build(7), (2, length), words=True) for length in (3, 30)
+        )
+    assert 10 * short.floating_point < long.floating_point < 11 * short.floating_point
+    assert long.dispatched < 2 * short.dispatched  # a loop over 30 places has ten times as many
+
+
 def test_operations_of_two_layers_are_those_by_hand() -> None:
     with torch.device("meta"):
         net = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -158,6 +171,33 @@ def test_data_that_are_not_here_have_the_sizes_that_they_have(name: str, data_ro
     assert known.classes == pytest.approx(data.num_classes, rel=tolerance)
     shape = tuple(data.train.images.shape[1:]) if isinstance(data, Splits) else (data.bptt,)
     assert known.shape == shape
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [UNIFORM4_EF, (*TEXT, *UNIFORM4_EF), ("recipe=gpt", "scale=none", "train.epochs=1")],
+)
+def test_steps_are_timed_without_the_data_set(
+    overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = () if overrides[0].startswith("recipe") else TINY
+    config = configured(*base, "launch.device=cpu", *overrides)
+    data = data_of(config)
+    for dataset in (Digits, Descriptions, Shakespeare):
+        monkeypatch.setattr(dataset, "load", lambda self: pytest.fail("data were read"))
+    steps: list[Any] = []
+    monkeypatch.setattr(plan, "train_step", lambda run, batches: steps.append(run.splits))
+    assert plan.hours_here(config) > 0
+    assert len(steps) == plan.WARMUP_STEPS + plan.TIMED_STEPS
+    assert steps[0].num_classes == data.classes
+
+
+def test_what_does_not_fit_into_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.environment, "available_bytes", lambda: 1000)
+    with pytest.raises(
+        UserError, match=r"^launch\.workers: 2 workers keep .* available\) with weights"
+    ):
+        plan.hours_here(tiny(*UNIFORM4_EF))
 
 
 def test_a_claim_needs_the_rows_that_its_numbers_are_relative_to() -> None:
