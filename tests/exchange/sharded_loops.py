@@ -121,7 +121,8 @@ def told_of(misuse: str) -> str:
 def play(loop: Loop) -> dict[str, Any]:
     """Every step's shards, means and states, and what came of it."""
     rank, model = dist.get_rank(), built(loop)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    momentum = 0.0 if worker_momentum(loop.compressor) else 0.9
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
     exchange = None
     told: dict[str, Any] = {
         "message": "",
