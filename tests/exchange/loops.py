@@ -35,12 +35,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
@@ -613,6 +615,52 @@ def no_step_in_closure(overlap: bool) -> str:
     assert same(dict(before.named_parameters()), dict(model.module.named_parameters()))
     exchange.detach()
     return said
+
+
+def doubled_momentum(overlap: bool | None) -> str:
+    """The optimizer has momentum beside the workers'; ``overlap``: None for a hook. No parameter moves, and
+    no closure runs. Returns what SGD is told."""
+    found = {}
+    for method in (MomentumCorrection(EF4), BlockMomentum(Uniform(4))):
+        model, exchange = (
+            hooked_up(method) if overlap is None else attached(overlap, compressor=method)
+        )
+        other = nn.Linear(2, 2)  # of no exchange
+        (other(torch.ones(2)).sum()).backward()
+        of_both = [{"params": other.parameters(), "betas": (0.9, 0.999)}, *no_momentum(model)]
+        ours, theirs = list(model.parameters()), list(other.parameters())
+        refused: dict[str, Any] = {
+            "SGD": torch.optim.SGD(ours, lr=0.1, momentum=0.9),
+            "AdamW": torch.optim.AdamW(ours, lr=0.1),
+            "group": torch.optim.SGD([{"params": theirs}, {"params": ours, "momentum": 0.5}], 0.1),
+        }
+        allowed = [torch.optim.SGD(ours, lr=0.1), torch.optim.Adam(of_both, lr=0.1)]
+        allowed.append(torch.optim.SGD(theirs, lr=0.1, momentum=0.9))
+        backward(model)
+        if overlap is not None:
+            exchange.step()
+        before = [p.detach().clone() for p in ours]
+        ran: list[int] = []
+        for name, optimizer in refused.items():
+            found[name] = raised(optimizer.step)
+            assert raised(lambda: optimizer.step(lambda: ran.append(1))) == found[name]  # noqa: B023
+        assert same(before, [p.detach() for p in ours])
+        assert not ran
+        for optimizer in allowed:
+            optimizer.step()
+        assert not same(before, [p.detach() for p in ours])
+        exchange.detach()
+    assert found["AdamW"].endswith("got (0.9, 0.999) here too; use betas=(0.0, 0.999)")
+    assert found["group"].endswith("got 0.5 here too; use momentum=0")
+    return str(found["SGD"])
+
+
+def no_momentum(model: nn.Module) -> list[dict[str, Any]]:
+    return [{"params": model.parameters(), "betas": (0.0, 0.999)}]
+
+
+def hook_with_doubled_momentum() -> str:
+    return doubled_momentum(None)
 
 
 def step_twice_in_an_accumulation(overlap: bool) -> str:

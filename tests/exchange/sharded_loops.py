@@ -24,6 +24,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.nesting import worker_momentum
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform

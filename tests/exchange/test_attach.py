@@ -668,6 +668,7 @@ REFUSED_HOOKS = {
     "early_hook_without_all_buckets": r"comm_hook: every step needs every bucket.*use attach\(model, c",
     "early_hook_with_another_ranks_state": r"rank: the state was saved by rank 0.* loads .*\(rank 1\)$",
     "early_hook_at_the_end_of_no_epoch": "state.end_epoch: no step was taken yet; call it after an epoc",
+    "hook_with_doubled_momentum": "optimizer.momentum: block_momentum applies momentum on the workers",
     "hook_of_none": "state: comm_hook takes a HookState, got NoneType; call",
     "hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
     "hook_of_another_model": "state: it was made for another model",
@@ -763,6 +764,12 @@ REFUSED = [
         "no_step_by_hand",
         BUCKET,
         r"overlap=true: the gradients of .* before exchange.step\(\); call",
+    ),
+    (
+        "doubled_momentum",
+        BOTH,
+        r"optimizer.momentum: block_momentum applies momentum on the workers "
+        r"\(block_momentum.momentum=0.9\), got 0.9 here too; use momentum=0$",
     ),
     ("no_step_in_closure", BOTH, "exchange.step: it was not called between backward and optimizer"),
     (
