@@ -123,6 +123,9 @@ class Attached:
         self._frozen: Parameters = {}
         if isinstance(model, DistributedDataParallel):
             self._frozen = parameters_of(model, learning=False)
+        # All that the model has now. They are kept, so that no other object gets one of these addresses.
+        named = () if model is None else unwrapped(model).named_parameters()
+        self._known = {id(parameter): (name, parameter) for name, parameter in named}
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False
@@ -207,7 +210,8 @@ class Attached:
         said = steps.link.tell_all(problem or (SKIP if skip else ""))
         problems = ["" if text == SKIP else text for text in said]
         if scaler is None or any(problems):
-            for parameter in (*steps.parameters.values(), *self._frozen.values()):
+            late = self._added().values()
+            for parameter in (*steps.parameters.values(), *self._frozen.values(), *late):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
         refuse_first(problems)
         if scaler is not None:
@@ -379,6 +383,13 @@ class Attached:
                 f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
                 "the module in DDP again, and attach"
             )
+        if added := self._added():
+            is_unit = isinstance(self._junction, PerUnit)
+            again = "shard it with fully_shard" if is_unit else "wrap the module in DDP again"
+            return (
+                f"model: {min(added)} was added after the compressor was attached and has a gradient, which no "
+                f"exchange averages; detach, {again}, and attach"
+            )
         weighs = getattr(self._policy, "weighs_time", True)
         if weighs and not samples > 0 and measures(self._policy):
             return (
@@ -386,6 +397,23 @@ class Attached:
                 "exchange.step(samples=...) with the number in this rank's batch"
             )
         return ""
+
+    def _added(self) -> dict[str, nn.Parameter]:
+        """Return the parameters with a gradient that the model did not have when the compressor was attached,
+        by name."""
+        model = None if self._model is None else self._model()
+        if model is None:
+            return {}
+        module = unwrapped(model)
+        others = [p for p in _parameters_in(module) if id(p) not in self._known]
+        if all(p.grad is None for p in others):
+            return {}
+        # FSDP has other objects, of the same names, while it has gathered a unit.
+        is_unit = isinstance(self._junction, PerUnit)
+        names = {name for name, _ in self._known.values()} if is_unit else set[str]()
+        found = {id(p) for p in others if p.grad is not None}
+        named = module.named_parameters()
+        return {name: p for name, p in named if id(p) in found and name not in names}
 
     def _multiply(self, factor: float) -> None:
         """Multiply all gradients, but where exchanges overlap backward only those that were exchanged."""
@@ -467,6 +495,20 @@ def attach(
 def between_ranks(model: DistributedDataParallel) -> Link:
     """A link between the ranks of a DDP model's process group, before an exchange is made."""
     return Link(ProcessGroupWire(model.device, model.process_group), Ledger(), Clock(model.device))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module in a DDP model; any other model as it is."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _parameters_in(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield a module's parameters. ``module.parameters()`` takes four times as long, for each step."""
+    waiting = [module]
+    while waiting:
+        here = waiting.pop()
+        yield from (p for p in here._parameters.values() if p is not None)
+        waiting += [part for part in here._modules.values() if part is not None]
 
 
 def uncompiled(model: Any) -> Any:

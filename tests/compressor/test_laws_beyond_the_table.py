@@ -93,7 +93,9 @@ def test_a_mean_of_another_shape_breaks_the_laws_in_a_line_that_says_how_to_mend
     def agreement(index: int, workers: int) -> None:
         watched = Watched(method)
         x = {"x": torch.ones(2, 3)}
-        play(simulation(Setting("flat", method), workers, x, watched), SETTINGS[index], [x] * workers)
+        play(
+            simulation(Setting("flat", method), workers, x, watched), SETTINGS[index], [x] * workers
+        )
 
     with pytest.raises(pytest.fail.Exception) as broken:
         in_one_line("agreement", agreement)(0)

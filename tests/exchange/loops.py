@@ -1277,6 +1277,48 @@ def thawed(overlap: bool) -> str:
     return said
 
 
+GROWS: Mapping[str, Callable[[Any], object]] = {
+    "set": lambda net: setattr(net, "body", nn.Sequential(net.body, nn.Linear(6, 6))),
+    "inserted": lambda net: net._modules.update(body=nn.Sequential(net.body, nn.Linear(6, 6))),
+    "replaced": lambda net: setattr(net.body, "bias", nn.Parameter(torch.zeros(6))),
+}
+
+
+def grown(overlap: bool | None, ranks: tuple[int, ...] = (0, 1)) -> str:
+    """Parameters that come on some ranks after `attach`. No residual changes, and all gradients are dropped.
+    ``overlap``: None for a hook. An average of weights, which gets no gradient, is no part of training."""
+    said = ""
+    for grow in GROWS.values():
+        model: Any = built(Loop("unused", None))
+        hook = Loop("unused", EF4, overlap=bool(overlap), hook=overlap is None)
+        exchange = joined(model, hook)
+        step: Callable[[], Any] = (lambda: None) if overlap is None else exchange.step
+        model.module.average = nn.Parameter(torch.zeros(3))
+        backward(model)
+        step()
+        model.zero_grad()
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        if dist.get_rank() in ranks:
+            grow(model.module)
+        if overlap is None:
+            said = raised(lambda: backward(model))  # noqa: B023
+        else:
+            backward(model)
+            said = raised(step)
+        assert same(exchange.state_dict()["exchange"]["tensors"], before)
+        assert all(p.grad is None for p in model.parameters())
+        exchange.detach()
+    return said
+
+
+def grown_on_one_rank(overlap: bool) -> str:
+    return grown(overlap, (1,))
+
+
+def hook_of_a_grown_model() -> str:
+    return grown(None)
+
+
 def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
     """What `step` says. It leaves no gradient and no change in a residual, and a good step can follow."""
     before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])

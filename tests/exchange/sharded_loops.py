@@ -331,6 +331,35 @@ def thawed() -> str:
     return raised(lambda: backward(model))
 
 
+def thawed_unit() -> str:
+    """A whole unit is frozen when the compressor is attached."""
+    model = built(Loop(frozen=True))
+    model.first[0].bias.requires_grad_(False)
+    attached(model)
+    model.first.requires_grad_(True)
+    return raised(lambda: backward(model))
+
+
+def grown(ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
+    """A layer that comes on some ranks after `attach`. A root that stays gathered has other objects."""
+    model = built()
+    model.set_reshard_after_backward(False)
+    exchange = attached(model)
+    for _ in range(2):
+        backward(model)
+        exchange.step()
+        model.zero_grad()
+    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    if dist.get_rank() in ranks:
+        model.side = nn.Sequential(model.side, nn.Linear(3, 3))
+    backward(model)
+    said = raised(exchange.step)
+    assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    assert all(p.grad is None for p in model.parameters())
+    exchange.detach()
+    return said
+
+
 def unused() -> str:
     model = built()
     attached(model)
@@ -564,6 +593,9 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"^UserError: rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
     ),
     "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
+    "thawed unit": (thawed_unit, r"^UserError: model: first\.0\.\w+ was frozen when"),
+    "grown": (grown, r"^UserError: model: side\.1\.bias was added .*; detach, shard it with fully"),
+    "grown on one rank": (lambda: grown((2,)), r"^UserError: model: side\.1\.bias .*\(rank 2\)$"),
     "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
     "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
     "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),

@@ -669,6 +669,7 @@ REFUSED_HOOKS = {
     "early_hook_with_another_ranks_state": r"rank: the state was saved by rank 0.* loads .*\(rank 1\)$",
     "early_hook_at_the_end_of_no_epoch": "state.end_epoch: no step was taken yet; call it after an epoc",
     "hook_with_doubled_momentum": "optimizer.momentum: block_momentum applies momentum on the workers",
+    "hook_of_a_grown_model": r"model: body.bias was added after the .* \(rank 0, 1\)$",
     "hook_of_none": "state: comm_hook takes a HookState, got NoneType; call",
     "hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
     "hook_of_another_model": "state: it was made for another model",
@@ -791,6 +792,13 @@ REFUSED = [
         r"model: body.weight was frozen when .*, and attach \(rank 1\)$",
     ),
     ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
+    (
+        "grown",
+        BOTH,
+        "model: body.bias was added after the compressor was attached and has a gradient, which no exchange "
+        "averages; detach, wrap the module in DDP again, and attach",
+    ),
+    ("grown_on_one_rank", BOTH, r"model: body.bias was added after .*, and attach \(rank 1\)$"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
     ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
     ("scaled", BUCKET, r"scaler: overlap=true has sent .*; give it to attach\(scaler=scaler\)"),
