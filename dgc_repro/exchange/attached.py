@@ -11,11 +11,12 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
@@ -44,6 +45,7 @@ from dgc_repro.exchange.gradients import GradientExchange, map_tensors
 from dgc_repro.exchange.guard import Guard, untraced
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.rendezvous import Rendezvous, agree, described
 from dgc_repro.exchange.reshard import (
     RankStates,
     keyed,
@@ -51,12 +53,7 @@ from dgc_repro.exchange.reshard import (
     refuse_reshard,
     states_of,
 )
-from dgc_repro.exchange.signals import (
-    described,
-    refuse_difference,
-    refuse_first,
-    refuse_non_finite,
-)
+from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
 from dgc_repro.exchange.step import ON_NONFINITE, PolicyInputs, PolicyProgress, Stepper
 from dgc_repro.exchange.wire import CollectiveFailed, Link
 from dgc_repro.policy.fixed import Fixed
@@ -66,6 +63,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
+T = TypeVar("T")
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.complex64, torch.complex128),
@@ -101,9 +99,10 @@ class Attached:
         on_nonfinite: str = "raise",
         guard: type[Guard] = Guard,
         scaler: GradScaler | None = None,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
-        nodes)."""
+        nodes). ``rendezvous``: where all ranks have come to attach this."""
         self.ledger = exchange.link.ledger
         self._exchange = exchange
         self._junction = junction
@@ -125,11 +124,12 @@ class Attached:
             self._frozen = parameters_of(model, learning=False)
         # All that the model has now. They are kept, so that no other object gets one of these addresses.
         named = () if model is None else unwrapped(model).named_parameters()
-        self._known = {id(parameter): (name, parameter) for name, parameter in named}
+        self._present = {id(parameter): (name, parameter) for name, parameter in named}
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False
         self._scaler = scaler
+        self._rendezvous = rendezvous
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
         compile_ahead(exchange, policy)
@@ -387,8 +387,8 @@ class Attached:
             is_unit = isinstance(self._junction, PerUnit)
             again = "shard it with fully_shard" if is_unit else "wrap the module in DDP again"
             return (
-                f"model: {min(added)} was added after the compressor was attached and has a gradient, which no "
-                f"exchange averages; detach, {again}, and attach"
+                f"model: {min(added)} was added after the compressor was attached and has a gradient, which "
+                f"no exchange averages; detach, {again}, and attach"
             )
         weighs = getattr(self._policy, "weighs_time", True)
         if weighs and not samples > 0 and measures(self._policy):
@@ -405,12 +405,12 @@ class Attached:
         if model is None:
             return {}
         module = unwrapped(model)
-        others = [p for p in _parameters_in(module) if id(p) not in self._known]
+        others = [p for p in _parameters_in(module) if id(p) not in self._present]
         if all(p.grad is None for p in others):
             return {}
         # FSDP has other objects, of the same names, while it has gathered a unit.
         is_unit = isinstance(self._junction, PerUnit)
-        names = {name for name, _ in self._known.values()} if is_unit else set[str]()
+        names = {name for name, _ in self._present.values()} if is_unit else set[str]()
         found = {id(p) for p in others if p.grad is not None}
         named = module.named_parameters()
         return {name: p for name, p in named if id(p) in found and name not in names}
@@ -446,36 +446,46 @@ def attach(
     `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where
     a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
     are about to ask before each collective. ``scaler``: of a loss that is scaled (not with FSDP). Residuals
-    are in unscaled units. Raises UserError (a ValueError) where the parts do not fit together or the model
-    has gradients that cannot be exchanged.
+    are in unscaled units. ``timeout_seconds``: how long this waits for the other ranks to call it, and the
+    timeout of the process group that ``overlap`` makes.
+
+    Raises UserError (a ValueError) on all ranks where, on any rank, the parts do not fit together or the
+    model has gradients that cannot be exchanged, where the arguments differ between ranks, and where a rank
+    does not call this in time.
     """
     policy = policy or Fixed()
-    with as_arguments():
-        options = {
-            "seed": seed,
-            "compressor": compressor,
-            "policy": policy,
-            "unit": unit,
-            "overlap": overlap,
-            "on_nonfinite": on_nonfinite,
-            "check": check,
-            "scaler": scaler is not None,
-        }
+    options = {
+        "call": "attach",
+        "seed": seed,
+        "compressor": compressor,
+        "policy": policy,
+        "unit": unit,
+        "overlap": overlap,
+        "on_nonfinite": on_nonfinite,
+        "check": check,
+        "scaler": scaler is not None,
+    }
+    model = uncompiled(model)
+
+    def fit() -> _Whole | _Sharded:
         refuse_no_object(compressor)
-        model = uncompiled(model)
         sharded = mesh is not None or dim is not None or is_sharded(model)
-        if sharded:
-            fit_units(compressor, policy, unit, overlap)
-        else:
-            fit_together(compressor, policy, unit, overlap)
+        (fit_units if sharded else fit_together)(compressor, policy, unit, overlap)
         fit_loop(policy, on_nonfinite, scaler, sharded=sharded)
-        note_lost(compressor)
         if sharded:
-            shards = ShardedModel(model, mesh, dim)
-            return _attach_sharded(shards, compressor, policy, seed, check, on_nonfinite, options)
-        ddp, parameters = suitable(model)
-        hook = hook_of(ddp, overlap)
-        refuse_difference(between_ranks(ddp), "", {**options, "model": described(parameters)})
+            return _Sharded(ShardedModel(model, mesh, dim), compressor, seed, check)
+        return _Whole(*suitable(model), overlap)
+
+    with as_arguments():
+        found, problem = attempted(fit)
+        facts = options if found is None else {**options, "model": described(found.parameters)}
+        ranks = ranks_of(model) if found is None else found.ranks
+        here = agree(ranks, problem, facts, timeout_seconds)
+        note_lost(compressor)
+        assert found is not None
+        if isinstance(found, _Sharded):
+            return found.attached(policy, on_nonfinite, here)
+        ddp, parameters, hook = found.model, found.parameters, found.hook
         exchange = exchange_of(
             ddp, parameters, compressor, seed, unit, overlap, check, timeout_seconds
         )
@@ -489,7 +499,76 @@ def attach(
         hook,
         on_nonfinite=on_nonfinite,
         scaler=scaler,
+        rendezvous=here,
     )
+
+
+def attempted(fit: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what an action returns and an empty text, or None and what the UserError says that it raises:
+    all ranks have to hear of it. Without a process group it is raised."""
+    try:
+        return fit(), ""
+    except UserError as error:
+        if not dist.is_initialized():
+            raise
+        return None, str(error)
+
+
+def ranks_of(model: object) -> list[int]:
+    """Return the ranks that train this model; of one that no compressor can be attached to, all."""
+    if isinstance(model, DistributedDataParallel):
+        return sorted(dist.get_process_group_ranks(model.process_group))
+    return list(range(dist.get_world_size()))
+
+
+class _Whole:
+    """A DDP model that suits, its parameters that learn, and its hook. Raises UserError."""
+
+    def __init__(
+        self, model: DistributedDataParallel, parameters: dict[str, nn.Parameter], overlap: bool
+    ) -> None:
+        self.model, self.parameters = model, parameters
+        self.hook = hook_of(model, overlap)
+        self.ranks = ranks_of(model)
+
+
+class _Sharded:
+    """A model of `fully_shard` that suits, and its exchange. Raises UserError; parts of tensors, and what is
+    wrong with them, differ from rank to rank."""
+
+    def __init__(
+        self, sharded: ShardedModel, compressor: Compressor, seed: int, check: bool
+    ) -> None:
+        self._sharded, self._check = sharded, check
+        self.parameters = sharded.parameters
+        self.ranks = sorted(sharded.mesh.mesh.flatten().tolist())
+        self._hooks = sharded.hooks()
+        nodes = self._link(sharded.group, Ledger(), Clock(sharded.device))
+        # Each part of a tensor has random numbers of its own.
+        seed = seed * sharded.shards + sharded.shard
+        self._exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
+
+    def attached(self, policy: Policy, on_nonfinite: str, here: Rendezvous) -> Attached:
+        """Attach the compressor, on all ranks of the mesh together."""
+        sharded, exchange = self._sharded, self._exchange
+        everybody = self._link(sharded.everybody(), exchange.link.ledger, exchange.link.clock)
+        hooks = self._hooks or UnitHooks(sharded.units, sharded.group)
+        hooks.junction = PerUnit(exchange, sharded.units, hooks.kept)
+        return Attached(
+            exchange,
+            hooks.junction,
+            policy,
+            sharded.parameters,
+            sharded.model,
+            hooks,
+            everybody,
+            on_nonfinite,
+            rendezvous=here,
+        )
+
+    def _link(self, group: dist.ProcessGroup | None, ledger: Ledger, clock: Clock) -> Link:
+        wire = ProcessGroupWire(self._sharded.device, group)
+        return Link(wire, ledger, clock, check=self._check)
 
 
 def between_ranks(model: DistributedDataParallel) -> Link:
@@ -578,42 +657,6 @@ def exchange_of(
         group = exchange_group(timeout_seconds, group, device)
     link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
     return GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-
-
-def _attach_sharded(
-    sharded: ShardedModel,
-    compressor: Compressor,
-    policy: Policy,
-    seed: int,
-    check: bool,
-    on_nonfinite: str,
-    options: dict[str, object],
-) -> Attached:
-    ledger, clock = Ledger(), Clock(sharded.device)
-    nodes, everybody = (
-        Link(ProcessGroupWire(sharded.device, group), ledger, clock, check=check)
-        for group in (sharded.group, sharded.everybody())
-    )
-    # Each part of a tensor has random numbers of its own.
-    seed = seed * sharded.shards + sharded.shard
-    problem = ""
-    try:
-        exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
-    except UserError as error:  # parts differ from rank to rank
-        problem = str(error)
-    refuse_difference(everybody, problem, {**options, "model": described(sharded.parameters)})
-    hooks = sharded.hooks()
-    hooks.junction = PerUnit(exchange, sharded.units, hooks.kept)
-    return Attached(
-        exchange,
-        hooks.junction,
-        policy,
-        sharded.parameters,
-        sharded.model,
-        hooks,
-        everybody,
-        on_nonfinite,
-    )
 
 
 def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Parameter]]:

@@ -293,12 +293,13 @@ class ShardedModel:
             )
         return group_of_some(ranks, self.mesh.get_all_groups(), self.device)
 
-    def hooks(self) -> UnitHooks:
-        """The hooks of a model to which nothing is attached. Raises UserError where it has another's."""
+    def hooks(self) -> UnitHooks | None:
+        """The hooks that an earlier exchange has left, None where none was attached. Raises UserError where
+        one is, or the model has another's."""
         hooks = {id(hook): hook for unit in self.units if (hook := unit.hook) is not None}
         owners = {getattr(getattr(hook, "func", None), "__self__", None) for hook in hooks.values()}
         if not owners:
-            return UnitHooks(self.units, self.group)
+            return None
         own = owners.pop()
         if owners or not isinstance(own, UnitHooks):
             raise UserError(
