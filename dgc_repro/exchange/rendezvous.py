@@ -25,6 +25,7 @@ from dgc_repro.exchange.signals import refuse_first
 LOOK_EVERY_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
 """How long a rank whose collective has failed waits for the others to say where they are."""
+WITHDRAWN = "withdrawn"
 SAME_BATCHES = (
     "give all ranks the same number of batches, with drop_last=True of DistributedSampler and "
     "DataLoader"
@@ -62,9 +63,9 @@ class Rendezvous:
         return {rank: text.decode() for rank, text in zip(here, told, strict=True)}
 
     def withdraw(self, what: str) -> None:
-        """Take back that this rank has come, so that the ranks may meet later."""
+        """Take back that this rank has come, so that all may come here later."""
         place = f"{self._root}/{self._number}/{what}"
-        self._store.delete_key(f"{place}/{self._rank}")
+        self._store.set(f"{place}/{self._rank}", WITHDRAWN)  # no one else takes it for missing
         self._store.add(place, -1)
         self._store.add(f"{self._root}/calls/{self._rank}", -1)
 
@@ -79,7 +80,8 @@ def agree(
     try:
         here = Rendezvous(ranks)
         digests = here.gather("digest", sha256(text.encode()).hexdigest(), seconds)
-        if missing := [rank for rank in ranks if rank not in digests]:
+        missing = [rank for rank in ranks if rank not in digests]
+        if missing := missing or [r for r, digest in digests.items() if digest == WITHDRAWN]:
             here.withdraw("digest")
             raise UserError(
                 problem

@@ -454,6 +454,55 @@ def attached_with_other_arguments(argument: str, way: str) -> str:
     return raised(lambda: attach(model, compressor, **settings))
 
 
+MISTAKES: Mapping[str, dict[str, Any]] = {
+    "unit": {"unit": "tensor"},
+    "overlap": {"overlap": "yes"},
+    "on_nonfinite": {"on_nonfinite": "ignore"},
+    "scaler": {"scaler": 2.0},
+    "no object": {"compressor": TopK},
+    "rungs": {"compressor": Ladder((Dense(), TopK(0.5)))},
+    "no DDP": {"model": nn.Linear(2, 2)},
+    "sharded": {"dim": "node"},
+    "attached twice": {},
+    "hook": {"compressor": TopK},
+    "hook or attach": {},
+}
+
+
+def mistaken_on_one_rank(mistake: str) -> tuple[str, str]:
+    """What ranks are told of which the last one makes a mistake, and what a sound call says afterwards."""
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    model = built(Loop("float32", None))
+    given: dict[str, Any] = {"model": model, "compressor": EF4}
+    given |= MISTAKES[mistake] if is_last else {}
+    if mistake.startswith("hook") and (is_last or mistake == "hook"):
+        said = raised(lambda: HookState(**given))
+    elif mistake == "attached twice":
+        other, first = built(Loop("float32", None)), attach(**given)
+        said = raised(lambda: attach(**given if is_last else given | {"model": other}))
+        first.detach()
+    else:
+        said = raised(lambda: attach(**given))
+    return said, raised(lambda: attach(model, EF4).detach())
+
+
+def without_attach() -> tuple[str, float, str, dict[str, Any]]:
+    """Rank 1 trains and does not attach; later all do. What the others are told, after how many seconds,
+    what the second call says, and the gradients then."""
+    model = built(Loop("float32", None))
+    said, begun = "nothing", time.monotonic()
+    if dist.get_rank() != 1:
+        said = raised(lambda: attach(model, EF4, timeout_seconds=0.5))
+    took = time.monotonic() - begun
+    backward(model, dist.get_rank())
+    model.zero_grad()
+    exchange = attach(model, EF4)
+    backward(model, dist.get_rank())
+    again = raised(exchange.step)
+    exchange.detach()
+    return said, took, again, gradients(model.module)
+
+
 # What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.
 
 

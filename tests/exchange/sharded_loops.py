@@ -533,6 +533,18 @@ def on_no_device() -> str:
     return refused(fully_shard(model, mesh=nodes()["gpu"]))
 
 
+def by_one_rank(**settings: Any) -> str:
+    """Rank 2 alone gives `attach` these arguments."""
+    return refused(**(settings if dist.get_rank() == 2 else {}))
+
+
+def without_attach() -> str:
+    """Rank 2 does not call `attach`."""
+    if dist.get_rank() == 2:
+        return "UserError: attach: rank 2 did not call attach within 0.5 s (timeout_seconds)"
+    return refused(timeout_seconds=0.5)
+
+
 MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "no mesh": (lambda: refused(mesh=None, dim=None), r"^UserError: mesh, dim: .*got .*dim=None$"),
     "another mesh": (
@@ -579,6 +591,18 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     ),
     "meta": (on_no_device, "^UserError: model: .* is on meta and the mesh on cpu; attach after"),
     "unit": (lambda: refused(unit="model"), "^UserError: unit: FSDP hands over one unit"),
+    "unit of one rank": (
+        lambda: by_one_rank(unit="model"),
+        r"^UserError: unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
+    ),
+    "no mesh on one rank": (
+        lambda: by_one_rank(mesh=None, dim=None),
+        r"^UserError: mesh, dim: .*got .*dim=None \(rank 2\)$",
+    ),
+    "not attached on one rank": (
+        without_attach,
+        r"^UserError: attach: rank 2 did not call attach within 0\.5 s \(timeout_seconds\)",
+    ),
     "overlap": (lambda: refused(overlap=True), "^UserError: overlap: FSDP's gradients are always"),
     "decides now": (
         lambda: refused(None, LADDER, gravac("now")),

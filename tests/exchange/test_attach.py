@@ -734,6 +734,47 @@ def test_ranks_that_are_given_different_arguments_are_told_so_at_once(
         assert re.match(f"UserError: {DIFFER[argument]}", said), said
 
 
+MISTAKEN = {
+    "unit": "unit: one of layer, model, got 'tensor'",
+    "overlap": "overlap: true or false, got 'yes'",
+    "on_nonfinite": "on_nonfinite: one of raise, skip, got 'ignore'",
+    "scaler": "scaler: a torch.amp.GradScaler or None, got float",
+    "no object": r"compressor: TopK is a class; give an object, such as .*\)",
+    "rungs": "policy: plans 1 rungs .*, the ladder has 2; .*",
+    "no DDP": "model: attach takes a DistributedDataParallel model.*, got Linear; wrap it first",
+    "sharded": "model: with mesh, attach takes .*, got DistributedDataParallel",
+    "attached twice": r"model: a compressor is attached to it already; .*",
+    "hook": r"compressor: TopK is a class; give an object, such as .*\)",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKEN)
+def test_all_ranks_are_told_of_a_mistake_that_one_makes(two_workers: World, mistake: str) -> None:
+    for said, again in two_workers(loops.mistaken_on_one_rank, mistake):
+        assert re.fullmatch(rf"UserError: {MISTAKEN[mistake]} \(rank 1\)", said), said
+        assert again == "nothing"
+
+
+def test_a_hook_on_one_rank_and_attach_on_another_are_told_apart(two_workers: World) -> None:
+    for said, again in two_workers(loops.mistaken_on_one_rank, "hook or attach"):
+        assert re.match(
+            r"UserError: call: it differs between ranks: 'attach' \(rank 0\), 'Hoo", said
+        )
+        assert again == "nothing"
+
+
+def test_a_rank_that_does_not_attach_is_named_and_may_attach_later(three_workers: World) -> None:
+    told = three_workers(loops.without_attach)
+    for rank, (said, took, again, means) in enumerate(told):
+        assert again == "nothing"
+        assert same(means, told[0][3])
+        if rank != 1:
+            assert re.match(
+                r"UserError: attach: rank 1 did not call attach within 0\.5 s \(", said
+            ), said
+            assert took < 5.0
+
+
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [
     (
