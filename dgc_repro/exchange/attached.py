@@ -45,7 +45,14 @@ from dgc_repro.exchange.gradients import GradientExchange, map_tensors
 from dgc_repro.exchange.guard import Guard, untraced
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.rendezvous import Rendezvous, agree, described
+from dgc_repro.exchange.rendezvous import (
+    SAME_BATCHES,
+    Rendezvous,
+    agree,
+    compare,
+    described,
+    steps_apart,
+)
 from dgc_repro.exchange.reshard import (
     RankStates,
     keyed,
@@ -130,6 +137,7 @@ class Attached:
         self._detached = False
         self._scaler = scaler
         self._rendezvous = rendezvous
+        self._compared = self._failed = 0  # so often
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
         compile_ahead(exchange, policy)
@@ -176,7 +184,7 @@ class Attached:
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         exchange, steps, junction = self._exchange, self._steps, self._junction
-        with as_arguments(compared=exchange.link.check):
+        with as_arguments(), self._explaining():
             refuse_capture()
             self._refuse(scaler)
             problem = self._own_problem(samples)
@@ -243,6 +251,42 @@ class Attached:
         progress.policy = self._policy.observe(progress.policy, report)
         self._ended = math.nan  # an evaluation is no part of a step
         self._steps.begin(self._exchange.step)
+
+    def compare_batches(self, number: int | None) -> None:
+        """Raise UserError on all ranks where they have different numbers of batches: a rank that runs out of
+        them takes no part in `step`, for which the others wait. Call it on all ranks. ``number``: of this
+        rank's batches; None where it is unknown, as of an `IterableDataset`."""
+        if self._rendezvous is not None:
+            facts, self._compared = {"batches": number}, self._compared + 1
+            compare(self._rendezvous, f"batches/{self._compared}", facts, fix=SAME_BATCHES)
+
+    def explained(self, error: BaseException, *, in_step: bool = False) -> CollectiveFailed:
+        """Return an error that says which ranks have taken other steps than this one, whose collective has
+        failed with ``error`` (``in_step``: in `step`); or that error where all ranks are in one step."""
+        if self._rendezvous is not None:
+            self._failed += 1
+            step = self._exchange.step + (in_step or self._guard.forward_seen)
+            if apart := steps_apart(self._rendezvous, self._failed, step):
+                return CollectiveFailed("exchange.step", RuntimeError(apart))
+        known = (
+            error if isinstance(error, CollectiveFailed) else CollectiveFailed("training", error)
+        )
+        # gloo ends the process to which more comes than it has asked for, and its peers lose the connection.
+        if not self._exchange.link.check:
+            known.add_note(
+                "If a rank says that a size does not match, ranks have sent different things: with "
+                "check=True they compare them first, and the error names rank and tensor."
+            )
+        return known
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except CollectiveFailed as error:
+            if (found := self.explained(error, in_step=True)) is error:
+                raise
+            raise found from error
 
     def detach(self) -> None:
         """Let go of the model, on all ranks together: it is a plain DDP model again, and may be attached
@@ -361,9 +405,8 @@ class Attached:
         refuse_first_of(
             {
                 "exchange: it was detached from its model; attach a compressor again": self._detached,
-                "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
-                "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader "
-                "(DDP stays so after a join: wrap the module again)": joins,
+                "model.join: a rank that has run out of batches takes no part in exchange.step(); "
+                f"{SAME_BATCHES} (DDP stays so after a join: wrap the module again)": joins,
                 "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without "
                 "one": junction is PerUnit,
                 "scaler: exchange.overlap=true has sent the scaled gradients during backward; give it to "
@@ -703,20 +746,10 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def as_arguments(*, hook: bool = False, compared: bool = True) -> Iterator[None]:
-    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's.
-
-    ``compared``: whether ranks compare what they send. If not, a collective that fails suggests it: gloo ends
-    the process to which more comes than it has asked for, and its peers lose the connection."""
+def as_arguments(*, hook: bool = False) -> Iterator[None]:
+    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's."""
     try:
         yield
-    except CollectiveFailed as error:
-        if not compared:
-            error.add_note(
-                "If a rank says that a size does not match, ranks have sent different things: with "
-                "check=True they compare them first, and the error names rank and tensor."
-            )
-        raise
     except UserError as error:
         text = str(error)
         if hook:

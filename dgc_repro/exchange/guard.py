@@ -63,6 +63,7 @@ class Guard:
     def __init__(self, model: nn.Module | None, steps: Stepper) -> None:
         self._model = None if model is None else weakref.ref(model)
         self._steps = steps
+        self.forward_seen = False  # since the last step, with gradients
         self._backward_seen = False  # since the last step, under no_sync too
         self._versions = 0  # of the parameters, in the last forward with gradients
         # The means that the last step has left, with their versions; those to which a backward has added.
@@ -166,7 +167,7 @@ class Guard:
     def after_step(self, scaler: GradScaler | None) -> None:
         """The gradients are means now, or dropped. ``scaler``: by which they were unscaled."""
         self._scaler = scaler
-        self._backward_seen = self._is_late = self._moved = False
+        self.forward_seen = self._backward_seen = self._is_late = self._moved = False
         self._stepped = _versions(self._steps.parameters.values())
         present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
         self._left = {name: (weakref.ref(grad), grad._version) for name, grad in present.items()}
@@ -190,6 +191,7 @@ class Guard:
             if torch.is_grad_enabled():
                 refuse_capture()
                 self.before_forward(module)
+                self.forward_seen = True
                 self._steps.keep(module)
 
         def after(module: nn.Module, *_: object) -> None:

@@ -33,25 +33,26 @@ SAME_BATCHES = (
 
 
 class Rendezvous:
-    """What these ranks of the world write, who come here together. Their n-th rendezvous is one for all.
+    """What these ranks of the world write, who come here together: the n-th call of each is for one.
+    ``seconds``: how long a rank waits for the others.
 
     Raises DistError where the process has ended that hosts the store."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], seconds: float) -> None:
         self.ranks = list(ranks)
+        self.seconds = seconds
         self._rank = dist.get_rank()
         self._store: Any = dist.distributed_c10d._get_default_store()
         self._root = f"dgc_repro/{sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
         # Counted in the store, because it begins anew with the process group.
         self._number = self._store.add(f"{self._root}/calls/{self._rank}", 1)
 
-    def gather(self, what: str, said: str, seconds: float) -> dict[int, str]:
-        """Return what each rank has ``said``, by rank: of all, or of those that have come within
-        ``seconds``."""
+    def gather(self, what: str, said: str, seconds: float | None = None) -> dict[int, str]:
+        """Return what each rank has ``said``, by rank: of all, or of those that have come in time."""
         place = f"{self._root}/{self._number}/{what}"
         self._store.set(f"{place}/{self._rank}", said)
         self._store.add(place, 1)
-        until, pause = time.monotonic() + seconds, 1e-3
+        until, pause = time.monotonic() + (self.seconds if seconds is None else seconds), 1e-3
         while not (all_here := self._store.add(place, 0) >= len(self.ranks)):
             if time.monotonic() > until:
                 break
@@ -75,29 +76,42 @@ def agree(
 ) -> Rendezvous:
     """Raise UserError on all of these ranks where one has a ``problem``, where their ``facts`` differ (by
     argument: what must be the same on all), or where one does not call this within ``seconds``."""
-    plain = {key: _in_words(value) for key, value in facts.items()}
-    text = json.dumps([problem, plain])
     try:
-        here = Rendezvous(ranks)
-        digests = here.gather("digest", sha256(text.encode()).hexdigest(), seconds)
-        missing = [rank for rank in ranks if rank not in digests]
-        if missing := missing or [r for r, digest in digests.items() if digest == WITHDRAWN]:
-            here.withdraw("digest")
-            raise UserError(
-                problem
-                or f"attach: {named(missing)} did not call attach within {seconds:g} s (timeout_seconds); "
-                "call it on all ranks that train the model, and see what that rank said"
-            )
-        if len({*digests.values()}) == 1:
-            refuse_first([problem] * len(ranks))
-            return here
-        texts = here.gather("arguments", text, seconds)
+        here = Rendezvous(ranks, seconds)
+        compare(here, "arguments", facts, problem=problem)
     except dist.DistError as error:
         raise UserError(
             problem
             or "attach: the store of the process group gives no answer, because the process that hosts it "
             "(rank 0, or torchrun) has ended; see what it said"
         ) from error
+    return here
+
+
+def compare(
+    here: Rendezvous,
+    what: str,
+    facts: Mapping[str, object],
+    *,
+    problem: str = "",
+    fix: str = "give all the same",
+) -> None:
+    """See `agree`. ``what``: the name under which all ranks compare these; ``fix``: of facts that differ."""
+    ranks, plain = here.ranks, {key: _in_words(value) for key, value in facts.items()}
+    text = json.dumps([problem, plain])
+    digests = here.gather(f"{what}/digest", sha256(text.encode()).hexdigest())
+    missing = [rank for rank in ranks if rank not in digests]
+    if missing := missing or [r for r, digest in digests.items() if digest == WITHDRAWN]:
+        here.withdraw(f"{what}/digest")
+        raise UserError(
+            problem
+            or f"attach: {named(missing)} did not call attach within {here.seconds:g} s (timeout_seconds); "
+            "call it on all ranks that train the model, and see what that rank said"
+        )
+    if len({*digests.values()}) == 1:
+        refuse_first([problem] * len(ranks))
+        return
+    texts = here.gather(what, text)
     told = [json.loads(texts.get(rank, text)) for rank in ranks]
     refuse_first([one for one, _ in told], ranks)
     for key in facts:
@@ -108,10 +122,7 @@ def agree(
                 f"{value} ({named([r for r, one in zip(ranks, lines, strict=True) if one == value])})"
                 for value in dict.fromkeys(lines)
             ]
-            raise UserError(
-                f"{key}: it differs between ranks: {', '.join(found)}; give all the same"
-            )
-    return here
+            raise UserError(f"{key}: it differs between ranks: {', '.join(found)}; {fix}")
 
 
 def steps_apart(here: Rendezvous, attempt: int, step: int) -> str:

@@ -46,7 +46,7 @@ from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange import ddp, settle
+from dgc_repro.exchange import ddp, rendezvous, settle
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
 from dgc_repro.exchange.reshard import keyed, states_of
@@ -1312,6 +1312,34 @@ def uneven(overlap: bool, batches: tuple[int, int] = (1, 1)) -> str:
 
 def really_uneven(overlap: bool) -> str:
     return uneven(overlap, (3, 5))
+
+
+def batches_compared(overlap: bool) -> str:
+    _, exchange = attached(overlap)
+    exchange.compare_batches(3)
+    exchange.compare_batches(None)
+    said = raised(lambda: exchange.compare_batches(3 + dist.get_rank()))
+    exchange.compare_batches(3)
+    exchange.detach()
+    return said
+
+
+def out_of_batches(overlap: bool, leaves: bool) -> str:
+    """Rank 0 has 2 batches and the others 3. What the others are told; rank 0 is told so where its own next
+    collective fails. ``leaves``: rank 0 issues none."""
+    model, exchange = attached(overlap, timeout_seconds=2)
+    said = ""
+    with patch.object(rendezvous, "ANSWER_SECONDS", 0.5 if leaves else 5.0):
+        for _ in range(2 + (dist.get_rank() > 0)):
+            model.zero_grad()
+            backward(model)
+            said = raised(exchange.step)
+        if dist.get_rank() == 0 and not leaves:
+            try:
+                dist.barrier()
+            except RuntimeError as error:
+                said = str(exchange.explained(error))
+    return said
 
 
 def thawed(overlap: bool) -> str:

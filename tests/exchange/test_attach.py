@@ -826,6 +826,11 @@ REFUSED = [
     ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
     ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
+    (
+        "batches_compared",
+        BOTH,
+        r"batches: it differs between ranks: 3 \(rank 0\), 4 \(rank 1\); give all ranks the same number",
+    ),
     ("thawed_before_attaching", BUCKET, "model: body.bias was frozen when the module was wrapped"),
     (
         "thawed_on_one_rank",
@@ -869,6 +874,25 @@ def test_what_cannot_go_right_is_refused_in_one_line(
         assert not re.search(r"\b(exchange\.(overlap|unit|aggregation)|train\.|launch\.)", said), (
             said
         )
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+@pytest.mark.parametrize("leaves", [True, False])
+def test_ranks_with_different_numbers_of_batches_are_told_so(overlap: bool, leaves: bool) -> None:
+    world = World(2, seconds=2)  # of its own: a collective that has failed ends a process group
+    try:
+        first, second = world(loops.out_of_batches, overlap, leaves)
+    finally:
+        world.stop()
+    fix = "give all ranks the same number of batches, with drop_last=True"
+    if leaves:
+        assert first == "nothing"
+        told = "rank 0 takes no part in step 3; it has ended or does something else: "
+    else:
+        told = "ranks have taken different numbers of steps: 2 (rank 0), 3 (rank 1); "
+        assert first.startswith(f"exchange.step: {told}{fix}"), first
+    assert second.startswith(f"CollectiveFailed: exchange.step: {told}{fix}"), second
+    assert "\n" not in first + second
 
 
 @pytest.mark.parametrize(
