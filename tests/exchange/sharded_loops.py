@@ -24,6 +24,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.nesting import worker_momentum
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
@@ -360,6 +361,19 @@ def grown(ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
     return said
 
 
+def doubled_momentum() -> str:
+    model = built()
+    exchange = attached(model, MomentumCorrection(TopK(0.25), momentum=0.5))
+    optimizer = torch.optim.AdamW(model.parameters())
+    backward(model)
+    exchange.step()
+    before = [p.detach().to_local().clone() for p in model.parameters()]
+    said = raised(optimizer.step)
+    assert same(before, [p.detach().to_local() for p in model.parameters()])
+    exchange.detach()
+    return said
+
+
 def unused() -> str:
     model = built()
     attached(model)
@@ -620,6 +634,11 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "thawed unit": (thawed_unit, r"^UserError: model: first\.0\.\w+ was frozen when"),
     "grown": (grown, r"^UserError: model: side\.1\.bias was added .*; detach, shard it with fully"),
     "grown on one rank": (lambda: grown((2,)), r"^UserError: model: side\.1\.bias .*\(rank 2\)$"),
+    "doubled momentum": (
+        doubled_momentum,
+        r"^UserError: optimizer\.betas: momentum_correction applies momentum on the workers "
+        r"\(momentum_correction\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$",
+    ),
     "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
     "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
     "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),
