@@ -80,6 +80,8 @@ class Guard:
     def before_forward(self, model: nn.Module) -> None:
         """Raise UserError where a step should have followed an earlier backward; nothing has changed yet."""
         junction, parameters = self._steps.junction, self._steps.parameters.values()
+        if isinstance(junction, PerUnit):
+            junction.refuse_thawed()
         if isinstance(junction, PerBucket | PerUnit):
             if junction.pending and model.training:
                 junction.refuse_another()

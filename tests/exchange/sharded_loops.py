@@ -332,6 +332,16 @@ def thawed() -> str:
     return raised(lambda: backward(model))
 
 
+def thawed_on_one_rank() -> str:
+    """Rank 2 is told before its forward sends anything: it has nobody to send to here."""
+    model = built(Loop(frozen=True))
+    attached(model)
+    if dist.get_rank() != 2:
+        return "UserError: model: first.0.weight was frozen when the compressor was attached"
+    model.first[0].weight.requires_grad_(True)
+    return raised(lambda: model(torch.ones(2, 6)))
+
+
 def thawed_unit() -> str:
     """A whole unit is frozen when the compressor is attached."""
     model = built(Loop(frozen=True))
@@ -631,6 +641,10 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"^UserError: rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
     ),
     "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
+    "thawed on one rank": (
+        thawed_on_one_rank,
+        r"^UserError: model: first\.0\.weight was frozen when",
+    ),
     "thawed unit": (thawed_unit, r"^UserError: model: first\.0\.\w+ was frozen when"),
     "grown": (grown, r"^UserError: model: side\.1\.bias was added .*; detach, shard it with fully"),
     "grown on one rank": (lambda: grown((2,)), r"^UserError: model: side\.1\.bias .*\(rank 2\)$"),
