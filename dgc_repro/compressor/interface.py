@@ -18,7 +18,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dgc_repro.errors import UserError
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.kernel.workspace import Workspace
@@ -289,13 +288,10 @@ def one_by_one(
             zip(batch.names, batch.tensors, states, strict=True)
         )
     }
-    names, shapes = batch.names, [tensor.shape for tensor in batch.tensors]
+    names = batch.names
     del batch
     outcomes = yield from together(opened)
     ended = [outcomes[name] for name in names]
-    for name, outcome, shape in zip(names, ended, shapes, strict=True):
-        if said := wrong_shape(outcome.mean, shape):
-            raise UserError(f"compressor: {type(compressor).__name__}, tensor {name}: {said}")
     return Outcome(
         [outcome.mean for outcome in ended],
         Parted(tuple(outcome.own for outcome in ended), lambda batch: batch.tensors),
@@ -304,8 +300,8 @@ def one_by_one(
 
 
 def wrong_shape(mean: Tensor, shape: torch.Size) -> str:
-    """Say what is wrong with a mean that has another shape than its tensor; empty where it has that shape.
-    (Another shape may be copied into the gradient without an error, because it is broadcast.)"""
+    """Say what is wrong with a mean that has another shape than its tensor; empty where it has that shape. (A
+    copy into the gradient would broadcast some shapes.)"""
     if mean.shape == shape:
         return ""
     return f"mean has shape {[*mean.shape]}, the tensor {[*shape]}: use .view(tensor.shape)"

@@ -129,6 +129,7 @@ class Attached:
         self._frozen: Parameters = {}
         if isinstance(model, DistributedDataParallel):
             self._frozen = parameters_of(model, learning=False)
+        self._late: Parameters = {}  # those with a gradient that are not in `_present`, of the last step
         # All that the model has now. They are kept, so that no other object gets one of these addresses.
         named = () if model is None else unwrapped(model).named_parameters()
         self._present = {id(parameter): (name, parameter) for name, parameter in named}
@@ -184,7 +185,7 @@ class Attached:
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         exchange, steps, junction = self._exchange, self._steps, self._junction
-        with as_arguments(), self._explaining():
+        with as_arguments(explain=self.explained):
             refuse_capture()
             self._refuse(scaler)
             problem = self._own_problem(samples)
@@ -193,6 +194,7 @@ class Attached:
                 scale = junction.scale  # the gradients are unscaled already
             elif scale != 1:
                 self._multiply(1 / scale)
+            self._guard.forward_seen = True  # however these gradients have come
             bad = steps.open(0)
             happened, _ = steps.settle([], finite=not (problem or skip) and bad is None)
         if happened and scale != 1:
@@ -218,8 +220,8 @@ class Attached:
         said = steps.link.tell_all(problem or (SKIP if skip else ""))
         problems = ["" if text == SKIP else text for text in said]
         if scaler is None or any(problems):
-            late = self._added().values()
-            for parameter in (*steps.parameters.values(), *self._frozen.values(), *late):
+            every = (*steps.parameters.values(), *self._frozen.values(), *self._late.values())
+            for parameter in every:
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
         refuse_first(problems)
         if scaler is not None:
@@ -260,12 +262,12 @@ class Attached:
             facts, self._compared = {"batches": number}, self._compared + 1
             compare(self._rendezvous, f"batches/{self._compared}", facts, fix=SAME_BATCHES)
 
-    def explained(self, error: BaseException, *, in_step: bool = False) -> CollectiveFailed:
+    def explained(self, error: BaseException) -> CollectiveFailed:
         """Return an error that says which ranks have taken other steps than this one, whose collective has
-        failed with ``error`` (``in_step``: in `step`); or that error where all ranks are in one step."""
+        failed with ``error``; or that error where all ranks are in one step."""
         if self._rendezvous is not None:
             self._failed += 1
-            step = self._exchange.step + (in_step or self._guard.forward_seen)
+            step = self._exchange.step + self._guard.forward_seen
             if apart := steps_apart(self._rendezvous, self._failed, step):
                 return CollectiveFailed("exchange.step", RuntimeError(apart))
         known = (
@@ -278,15 +280,6 @@ class Attached:
                 "check=True they compare them first, and the error names rank and tensor."
             )
         return known
-
-    @contextlib.contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except CollectiveFailed as error:
-            if (found := self.explained(error, in_step=True)) is error:
-                raise
-            raise found from error
 
     def detach(self) -> None:
         """Let go of the model, on all ranks together: it is a plain DDP model again, and may be attached
@@ -426,12 +419,22 @@ class Attached:
                 f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
                 "the module in DDP again, and attach"
             )
-        if added := self._added():
+        late: set[int] = set()
+        waiting: list[nn.Module | None] = [None if self._model is None else self._model()]
+        while waiting:  # as model.parameters(), which takes four times as long, in each step
+            if (module := waiting.pop()) is None:
+                continue
+            for parameter in module._parameters.values():
+                if parameter is not None and id(parameter) not in self._present:
+                    late |= {id(parameter)} if parameter.grad is not None else set()
+            waiting += module._modules.values()
+        self._late = self._named(late) if late else {}
+        if self._late:
             is_unit = isinstance(self._junction, PerUnit)
             again = "shard it with fully_shard" if is_unit else "wrap the module in DDP again"
             return (
-                f"model: {min(added)} was added after the compressor was attached and has a gradient, which "
-                f"no exchange averages; detach, {again}, and attach"
+                f"model: {min(self._late)} was added after the compressor was attached and has a "
+                f"gradient, which no exchange averages; detach, {again}, and attach"
             )
         weighs = getattr(self._policy, "weighs_time", True)
         if weighs and not samples > 0 and measures(self._policy):
@@ -441,22 +444,14 @@ class Attached:
             )
         return ""
 
-    def _added(self) -> dict[str, nn.Parameter]:
-        """Return the parameters with a gradient that the model did not have when the compressor was attached,
-        by name."""
-        model = None if self._model is None else self._model()
-        if model is None:
-            return {}
-        module = unwrapped(model)
-        others = [p for p in _parameters_in(module) if id(p) not in self._present]
-        if all(p.grad is None for p in others):
-            return {}
-        # FSDP has other objects, of the same names, while it has gathered a unit.
+    def _named(self, late: set[int]) -> Parameters:
+        """Return, by name, the parameters with these addresses that the model did not have when the
+        compressor was attached. (While FSDP has gathered a unit, it has other objects of the same names.)"""
+        model: Any = None if self._model is None else self._model()
         is_unit = isinstance(self._junction, PerUnit)
         names = {name for name, _ in self._present.values()} if is_unit else set[str]()
-        found = {id(p) for p in others if p.grad is not None}
-        named = module.named_parameters()
-        return {name: p for name, p in named if id(p) in found and name not in names}
+        named = unwrapped(model).named_parameters()
+        return {name: p for name, p in named if id(p) in late and name not in names}
 
     def _multiply(self, factor: float) -> None:
         """Multiply all gradients, but where exchanges overlap backward only those that were exchanged."""
@@ -624,15 +619,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def _parameters_in(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield a module's parameters. ``module.parameters()`` takes four times as long, for each step."""
-    waiting = [module]
-    while waiting:
-        here = waiting.pop()
-        yield from (p for p in here._parameters.values() if p is not None)
-        waiting += [part for part in here._modules.values() if part is not None]
-
-
 def uncompiled(model: Any) -> Any:
     """The model that `torch.compile` was given, of what it returned; any other model as it is."""
     return getattr(model, "_orig_mod", model)
@@ -746,10 +732,17 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def as_arguments(*, hook: bool = False) -> Iterator[None]:
-    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's."""
+def as_arguments(
+    *, hook: bool = False, explain: Callable[[CollectiveFailed], CollectiveFailed] | None = None
+) -> Iterator[None]:
+    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's.
+    ``explain``: what to raise in place of a collective's error, where that knows less."""
     try:
         yield
+    except CollectiveFailed as error:
+        if explain is None or (found := explain(error)) is error:
+            raise
+        raise found from error
     except UserError as error:
         text = str(error)
         if hook:

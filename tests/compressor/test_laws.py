@@ -30,7 +30,6 @@ from laws import (
 )
 from torch import Tensor
 
-from dgc_repro.errors import UserError
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import EPS, Asked, Setting, asks
@@ -53,7 +52,7 @@ def in_one_line(law: str, test: Callable[..., None]) -> Callable[[int], None]:
             why = None
             try:
                 test(index, **({"workers": workers} if in_worlds else {}))
-            except (AssertionError, UserError) as error:
+            except AssertionError as error:
                 why = str(error).partition("\n")[0]
             if why is not None:  # outside `except`: pytest would print the chain
                 pytest.fail(f"{law}: {SETTINGS[index]}, {workers} workers: {why}", pytrace=False)

@@ -1490,6 +1490,24 @@ class Turned:
         return Outcome(mean.mT if tensor.dim() == 2 else mean, Wholes.of(tensor), state)
 
 
+class Narrow(Turned):
+    """One whose means are of another shape, which a copy would broadcast."""
+
+    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
+        mean = yield Mean(tensor.clone())
+        return Outcome(mean.reshape(-1)[:1], Wholes.of(tensor), state)
+
+
+def narrow_means(overlap: bool) -> str:
+    """What backward and `step` say of `Narrow`. No state changes."""
+    model, exchange = attached(overlap, compressor=Narrow())
+    backward(model)
+    said = raised(exchange.step)
+    assert exchange.state_dict()["exchange"]["step"] == 0
+    exchange.detach()
+    return said
+
+
 def means_by_columns(view: bool) -> dict[str, Tensor | None]:
     """The gradients after a step of `Turned`."""
     model = built(Loop("float32", None, view=view))

@@ -846,6 +846,11 @@ REFUSED = [
     ),
     ("grown_on_one_rank", BOTH, r"model: body.bias was added after .*, and attach \(rank 1\)$"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
+    (
+        "narrow_means",
+        BOTH,
+        r"compressor: mean has shape \[1\], the tensor \[6(, 6)?\]: use .view\(tensor.shape\)$",
+    ),
     ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
     ("scaled", BUCKET, r"scaler: overlap=true has sent .*; give it to attach\(scaler=scaler\)"),
     (
