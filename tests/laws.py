@@ -25,6 +25,7 @@ from dgc_repro.compressor.interface import (
     State,
     energies_of,
     exchange_all,
+    wrong_shape,
 )
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
@@ -151,7 +152,8 @@ class Watched(ByBatch):
         given, before = [tensor.clone() for tensor in batch.tensors], copied(states)
         outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
         for i, name in enumerate(batch.names):
-            assert outcome.mean[i].shape == given[i].shape
+            said = wrong_shape(outcome.mean[i], given[i].shape)
+            assert not said, f"tensor {name}: {said}"
             own, parts, floats = self.sent.pop((name, context.rank))
             mean, after = outcome.mean[i].clone(), copied(outcome.state[i])
             seen = Seen(context.rank, given[i], before[i], mean, own, parts, floats, after)

@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,15 @@ class JobFailed(AssertionError):
 
 
 def _serve(
-    rank: int, size: int, rendezvous: str, pipe: Connection, environment: dict[str, str]
+    rank: int,
+    size: int,
+    rendezvous: str,
+    pipe: Connection,
+    environment: dict[str, str],
+    seconds: float,
 ) -> None:
     """The life of a rank: answer jobs until the pipe closes. ``environment``: that of the process that starts
-    the world; the server has the one of the first start."""
+    the world; the server has the one of the first start. ``seconds``: the timeout of collectives."""
     os.environ.clear()
     os.environ.update(environment, GLOO_SOCKET_IFNAME="lo")
     import numpy as np
@@ -81,7 +87,13 @@ def _serve(
     random.seed()  # not the state of the server that this process is a copy of: ranks draw apart
     np.random.seed()  # noqa: NPY002
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    dist.init_process_group(
+        "gloo",
+        timeout=timedelta(seconds=seconds),
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=size,
+    )
     pipe.send_bytes(pickle.dumps((True, rank)))
     while True:
         try:
@@ -97,10 +109,11 @@ def _serve(
 
 
 class World:
-    """``size`` processes that have met and wait for jobs."""
+    """``size`` processes that have met and wait for jobs. ``seconds``: the timeout of their collectives."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, seconds: float = 1800.0) -> None:
         self.size = size
+        self._seconds = seconds
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
 
@@ -145,7 +158,7 @@ class World:
         rendezvous = str(Path(self._folder.name) / "rendezvous")
         for rank in range(self.size):
             here, there = context.Pipe()
-            given = (rank, self.size, rendezvous, there, dict(os.environ))
+            given = (rank, self.size, rendezvous, there, dict(os.environ), self._seconds)
             process = context.Process(target=_serve, args=given, daemon=True)
             process.start()
             there.close()

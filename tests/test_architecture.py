@@ -113,12 +113,13 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
         "import kernel/gpu where a batch is on a GPU: Triton may be absent",
     ),
     "torch.distributed": (
-        # exchange.wire: only to tell the errors of a collective from others; attached: only types
+        # exchange.wire: only to tell the errors of a collective from others; rendezvous: only the store
         (
             "exchange.process_group",
             "exchange.ddp",
             "exchange.fsdp",
             "exchange.attached",
+            "exchange.rendezvous",
             "exchange.wire",
             "bench",
             "launch",

@@ -299,6 +299,14 @@ def one_by_one(
     )
 
 
+def wrong_shape(mean: Tensor, shape: torch.Size) -> str:
+    """Say what is wrong with a mean that has another shape than its tensor; empty where it has that shape. (A
+    copy into the gradient would broadcast some shapes.)"""
+    if mean.shape == shape:
+        return ""
+    return f"mean has shape {[*mean.shape]}, the tensor {[*shape]}: use .view(tensor.shape)"
+
+
 def nested(compressor: object) -> Iterator[object]:
     """A compressor and all it is made of, outermost first."""
     yield compressor

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.ladder import Ladder
@@ -76,6 +77,22 @@ def check_nesting(compressor: Compressor) -> None:
 def momentum_of(compressor: Compressor) -> MomentumCorrection | BlockMomentum | OneBitAdam | None:
     """The wrapper of a nest that exchanges momentum in place of gradients, if there is one."""
     return next((part for part in nested(compressor) if isinstance(part, MOMENTUM)), None)
+
+
+def worker_momentum(compressor: Compressor) -> str:
+    """Say where a nest applies momentum on the workers, so that the optimizer must have none: momentum in
+    both multiplies the step by 1 / (1 - momentum) twice. Empty where the optimizer may have its own."""
+    momentum = momentum_of(compressor)
+    if isinstance(momentum, MomentumCorrection | BlockMomentum) and momentum.momentum:
+        name = NAMES[type(momentum)]
+        setting = f"wrapper.{name}.momentum={momentum.momentum:g}"
+        return f"{name} applies momentum on the workers ({setting})"
+    parts = list(nested(compressor))
+    decays = [part.decay for part in parts if isinstance(part, ErrorFeedback) and part.decay < 1]
+    if decays and any(isinstance(part, DeMo) for part in parts):
+        setting = f"wrapper.error_feedback.decay={decays[0]:g}"
+        return f"the residual of demo is its momentum ({setting})"
+    return ""
 
 
 def without_feedback(compressor: Compressor) -> object | None:

@@ -11,11 +11,12 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
@@ -44,6 +45,14 @@ from dgc_repro.exchange.gradients import GradientExchange, map_tensors
 from dgc_repro.exchange.guard import Guard, untraced
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.rendezvous import (
+    SAME_BATCHES,
+    Rendezvous,
+    agree,
+    compare,
+    described,
+    steps_apart,
+)
 from dgc_repro.exchange.reshard import (
     RankStates,
     keyed,
@@ -51,12 +60,7 @@ from dgc_repro.exchange.reshard import (
     refuse_reshard,
     states_of,
 )
-from dgc_repro.exchange.signals import (
-    described,
-    refuse_difference,
-    refuse_first,
-    refuse_non_finite,
-)
+from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
 from dgc_repro.exchange.step import ON_NONFINITE, PolicyInputs, PolicyProgress, Stepper
 from dgc_repro.exchange.wire import CollectiveFailed, Link
 from dgc_repro.policy.fixed import Fixed
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
+T = TypeVar("T")
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.complex64, torch.complex128),
@@ -101,9 +106,10 @@ class Attached:
         on_nonfinite: str = "raise",
         guard: type[Guard] = Guard,
         scaler: GradScaler | None = None,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
-        nodes)."""
+        nodes). ``rendezvous``: where all ranks have come to attach this."""
         self.ledger = exchange.link.ledger
         self._exchange = exchange
         self._junction = junction
@@ -123,10 +129,16 @@ class Attached:
         self._frozen: Parameters = {}
         if isinstance(model, DistributedDataParallel):
             self._frozen = parameters_of(model, learning=False)
+        self._late: Parameters = {}  # those with a gradient that are not in `_present`, of the last step
+        # All that the model has now. They are kept, so that no other object gets one of these addresses.
+        named = () if model is None else unwrapped(model).named_parameters()
+        self._present = {id(parameter): (name, parameter) for name, parameter in named}
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False
         self._scaler = scaler
+        self._rendezvous = rendezvous
+        self._compared = self._failed = 0  # so often
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
         compile_ahead(exchange, policy)
@@ -173,7 +185,7 @@ class Attached:
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         exchange, steps, junction = self._exchange, self._steps, self._junction
-        with as_arguments(compared=exchange.link.check):
+        with as_arguments(explain=self.explained):
             refuse_capture()
             self._refuse(scaler)
             problem = self._own_problem(samples)
@@ -182,6 +194,7 @@ class Attached:
                 scale = junction.scale  # the gradients are unscaled already
             elif scale != 1:
                 self._multiply(1 / scale)
+            self._guard.forward_seen = True  # however these gradients have come
             bad = steps.open(0)
             happened, _ = steps.settle([], finite=not (problem or skip) and bad is None)
         if happened and scale != 1:
@@ -207,7 +220,8 @@ class Attached:
         said = steps.link.tell_all(problem or (SKIP if skip else ""))
         problems = ["" if text == SKIP else text for text in said]
         if scaler is None or any(problems):
-            for parameter in (*steps.parameters.values(), *self._frozen.values()):
+            every = (*steps.parameters.values(), *self._frozen.values(), *self._late.values())
+            for parameter in every:
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
         refuse_first(problems)
         if scaler is not None:
@@ -239,6 +253,33 @@ class Attached:
         progress.policy = self._policy.observe(progress.policy, report)
         self._ended = math.nan  # an evaluation is no part of a step
         self._steps.begin(self._exchange.step)
+
+    def compare_batches(self, number: int | None) -> None:
+        """Raise UserError on all ranks where they have different numbers of batches: a rank that runs out of
+        them takes no part in `step`, for which the others wait. Call it on all ranks. ``number``: of this
+        rank's batches; None where it is unknown, as of an `IterableDataset`."""
+        if self._rendezvous is not None:
+            facts, self._compared = {"batches": number}, self._compared + 1
+            compare(self._rendezvous, f"batches/{self._compared}", facts, fix=SAME_BATCHES)
+
+    def explained(self, error: BaseException) -> CollectiveFailed:
+        """Return an error that says which ranks have taken other steps than this one, whose collective has
+        failed with ``error``; or that error where all ranks are in one step."""
+        if self._rendezvous is not None:
+            self._failed += 1
+            step = self._exchange.step + self._guard.forward_seen
+            if apart := steps_apart(self._rendezvous, self._failed, step):
+                return CollectiveFailed("exchange.step", RuntimeError(apart))
+        known = (
+            error if isinstance(error, CollectiveFailed) else CollectiveFailed("training", error)
+        )
+        # gloo ends the process to which more comes than it has asked for, and its peers lose the connection.
+        if not self._exchange.link.check:
+            known.add_note(
+                "If a rank says that a size does not match, ranks have sent different things: with "
+                "check=True they compare them first, and the error names rank and tensor."
+            )
+        return known
 
     def detach(self) -> None:
         """Let go of the model, on all ranks together: it is a plain DDP model again, and may be attached
@@ -357,9 +398,8 @@ class Attached:
         refuse_first_of(
             {
                 "exchange: it was detached from its model; attach a compressor again": self._detached,
-                "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
-                "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader "
-                "(DDP stays so after a join: wrap the module again)": joins,
+                "model.join: a rank that has run out of batches takes no part in exchange.step(); "
+                f"{SAME_BATCHES} (DDP stays so after a join: wrap the module again)": joins,
                 "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without "
                 "one": junction is PerUnit,
                 "scaler: exchange.overlap=true has sent the scaled gradients during backward; give it to "
@@ -379,6 +419,23 @@ class Attached:
                 f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
                 "the module in DDP again, and attach"
             )
+        late: set[int] = set()
+        waiting: list[nn.Module | None] = [None if self._model is None else self._model()]
+        while waiting:  # as model.parameters(), which takes four times as long, in each step
+            if (module := waiting.pop()) is None:
+                continue
+            for parameter in module._parameters.values():
+                if parameter is not None and id(parameter) not in self._present:
+                    late |= {id(parameter)} if parameter.grad is not None else set()
+            waiting += module._modules.values()
+        self._late = self._named(late) if late else {}
+        if self._late:
+            is_unit = isinstance(self._junction, PerUnit)
+            again = "shard it with fully_shard" if is_unit else "wrap the module in DDP again"
+            return (
+                f"model: {min(self._late)} was added after the compressor was attached and has a "
+                f"gradient, which no exchange averages; detach, {again}, and attach"
+            )
         weighs = getattr(self._policy, "weighs_time", True)
         if weighs and not samples > 0 and measures(self._policy):
             return (
@@ -386,6 +443,15 @@ class Attached:
                 "exchange.step(samples=...) with the number in this rank's batch"
             )
         return ""
+
+    def _named(self, late: set[int]) -> Parameters:
+        """Return, by name, the parameters with these addresses that the model did not have when the
+        compressor was attached. (While FSDP has gathered a unit, it has other objects of the same names.)"""
+        model: Any = None if self._model is None else self._model()
+        is_unit = isinstance(self._junction, PerUnit)
+        names = {name for name, _ in self._present.values()} if is_unit else set[str]()
+        named = unwrapped(model).named_parameters()
+        return {name: p for name, p in named if id(p) in late and name not in names}
 
     def _multiply(self, factor: float) -> None:
         """Multiply all gradients, but where exchanges overlap backward only those that were exchanged."""
@@ -418,36 +484,46 @@ def attach(
     `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where
     a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
     are about to ask before each collective. ``scaler``: of a loss that is scaled (not with FSDP). Residuals
-    are in unscaled units. Raises UserError (a ValueError) where the parts do not fit together or the model
-    has gradients that cannot be exchanged.
+    are in unscaled units. ``timeout_seconds``: how long this waits for the other ranks to call it, and the
+    timeout of the process group that ``overlap`` makes.
+
+    Raises UserError (a ValueError) on all ranks where, on any rank, the parts do not fit together or the
+    model has gradients that cannot be exchanged, where the arguments differ between ranks, and where a rank
+    does not call this in time.
     """
     policy = policy or Fixed()
-    with as_arguments():
-        options = {
-            "seed": seed,
-            "compressor": compressor,
-            "policy": policy,
-            "unit": unit,
-            "overlap": overlap,
-            "on_nonfinite": on_nonfinite,
-            "check": check,
-            "scaler": scaler is not None,
-        }
+    options = {
+        "call": "attach",
+        "seed": seed,
+        "compressor": compressor,
+        "policy": policy,
+        "unit": unit,
+        "overlap": overlap,
+        "on_nonfinite": on_nonfinite,
+        "check": check,
+        "scaler": scaler is not None,
+    }
+    model = uncompiled(model)
+
+    def fit() -> _Whole | _Sharded:
         refuse_no_object(compressor)
-        model = uncompiled(model)
         sharded = mesh is not None or dim is not None or is_sharded(model)
-        if sharded:
-            fit_units(compressor, policy, unit, overlap)
-        else:
-            fit_together(compressor, policy, unit, overlap)
+        (fit_units if sharded else fit_together)(compressor, policy, unit, overlap)
         fit_loop(policy, on_nonfinite, scaler, sharded=sharded)
-        note_lost(compressor)
         if sharded:
-            shards = ShardedModel(model, mesh, dim)
-            return _attach_sharded(shards, compressor, policy, seed, check, on_nonfinite, options)
-        ddp, parameters = suitable(model)
-        hook = hook_of(ddp, overlap)
-        refuse_difference(between_ranks(ddp), "", {**options, "model": described(parameters)})
+            return _Sharded(ShardedModel(model, mesh, dim), compressor, seed, check)
+        return _Whole(*suitable(model), overlap)
+
+    with as_arguments():
+        found, problem = attempted(fit)
+        facts = options if found is None else {**options, "model": described(found.parameters)}
+        ranks = ranks_of(model) if found is None else found.ranks
+        here = agree(ranks, problem, facts, timeout_seconds)
+        note_lost(compressor)
+        assert found is not None
+        if isinstance(found, _Sharded):
+            return found.attached(policy, on_nonfinite, here)
+        ddp, parameters, hook = found.model, found.parameters, found.hook
         exchange = exchange_of(
             ddp, parameters, compressor, seed, unit, overlap, check, timeout_seconds
         )
@@ -461,12 +537,86 @@ def attach(
         hook,
         on_nonfinite=on_nonfinite,
         scaler=scaler,
+        rendezvous=here,
     )
+
+
+def attempted(fit: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what an action returns and an empty text, or None and what the UserError says that it raises:
+    all ranks have to hear of it. Without a process group it is raised."""
+    try:
+        return fit(), ""
+    except UserError as error:
+        if not dist.is_initialized():
+            raise
+        return None, str(error)
+
+
+def ranks_of(model: object) -> list[int]:
+    """Return the ranks that train this model; of one that no compressor can be attached to, all."""
+    if isinstance(model, DistributedDataParallel):
+        return sorted(dist.get_process_group_ranks(model.process_group))
+    return list(range(dist.get_world_size()))
+
+
+class _Whole:
+    """A DDP model that suits, its parameters that learn, and its hook. Raises UserError."""
+
+    def __init__(
+        self, model: DistributedDataParallel, parameters: dict[str, nn.Parameter], overlap: bool
+    ) -> None:
+        self.model, self.parameters = model, parameters
+        self.hook = hook_of(model, overlap)
+        self.ranks = ranks_of(model)
+
+
+class _Sharded:
+    """A model of `fully_shard` that suits, and its exchange. Raises UserError; parts of tensors, and what is
+    wrong with them, differ from rank to rank."""
+
+    def __init__(
+        self, sharded: ShardedModel, compressor: Compressor, seed: int, check: bool
+    ) -> None:
+        self._sharded, self._check = sharded, check
+        self.parameters = sharded.parameters
+        self.ranks = sorted(sharded.mesh.mesh.flatten().tolist())
+        self._hooks = sharded.hooks()
+        nodes = self._link(sharded.group, Ledger(), Clock(sharded.device))
+        # Each part of a tensor has random numbers of its own.
+        seed = seed * sharded.shards + sharded.shard
+        self._exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
+
+    def attached(self, policy: Policy, on_nonfinite: str, here: Rendezvous) -> Attached:
+        """Attach the compressor, on all ranks of the mesh together."""
+        sharded, exchange = self._sharded, self._exchange
+        everybody = self._link(sharded.everybody(), exchange.link.ledger, exchange.link.clock)
+        hooks = self._hooks or UnitHooks(sharded.units, sharded.group)
+        hooks.junction = PerUnit(exchange, sharded.units, hooks.kept)
+        return Attached(
+            exchange,
+            hooks.junction,
+            policy,
+            sharded.parameters,
+            sharded.model,
+            hooks,
+            everybody,
+            on_nonfinite,
+            rendezvous=here,
+        )
+
+    def _link(self, group: dist.ProcessGroup | None, ledger: Ledger, clock: Clock) -> Link:
+        wire = ProcessGroupWire(self._sharded.device, group)
+        return Link(wire, ledger, clock, check=self._check)
 
 
 def between_ranks(model: DistributedDataParallel) -> Link:
     """A link between the ranks of a DDP model's process group, before an exchange is made."""
     return Link(ProcessGroupWire(model.device, model.process_group), Ledger(), Clock(model.device))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module in a DDP model; any other model as it is."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def uncompiled(model: Any) -> Any:
@@ -538,42 +688,6 @@ def exchange_of(
     return GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
 
 
-def _attach_sharded(
-    sharded: ShardedModel,
-    compressor: Compressor,
-    policy: Policy,
-    seed: int,
-    check: bool,
-    on_nonfinite: str,
-    options: dict[str, object],
-) -> Attached:
-    ledger, clock = Ledger(), Clock(sharded.device)
-    nodes, everybody = (
-        Link(ProcessGroupWire(sharded.device, group), ledger, clock, check=check)
-        for group in (sharded.group, sharded.everybody())
-    )
-    # Each part of a tensor has random numbers of its own.
-    seed = seed * sharded.shards + sharded.shard
-    problem = ""
-    try:
-        exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
-    except UserError as error:  # parts differ from rank to rank
-        problem = str(error)
-    refuse_difference(everybody, problem, {**options, "model": described(sharded.parameters)})
-    hooks = sharded.hooks()
-    hooks.junction = PerUnit(exchange, sharded.units, hooks.kept)
-    return Attached(
-        exchange,
-        hooks.junction,
-        policy,
-        sharded.parameters,
-        sharded.model,
-        hooks,
-        everybody,
-        on_nonfinite,
-    )
-
-
 def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Parameter]]:
     """The model, and the parameters that learn, by name. Raises UserError where they cannot be exchanged."""
     if not isinstance(model, DistributedDataParallel):
@@ -618,20 +732,17 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def as_arguments(*, hook: bool = False, compared: bool = True) -> Iterator[None]:
+def as_arguments(
+    *, hook: bool = False, explain: Callable[[CollectiveFailed], CollectiveFailed] | None = None
+) -> Iterator[None]:
     """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's.
-
-    ``compared``: whether ranks compare what they send. If not, a collective that fails suggests it: gloo ends
-    the process to which more comes than it has asked for, and its peers lose the connection."""
+    ``explain``: what to raise in place of a collective's error, where that knows less."""
     try:
         yield
     except CollectiveFailed as error:
-        if not compared:
-            error.add_note(
-                "If a rank says that a size does not match, ranks have sent different things: with "
-                "check=True they compare them first, and the error names rank and tensor."
-            )
-        raise
+        if explain is None or (found := explain(error)) is error:
+            raise
+        raise found from error
     except UserError as error:
         text = str(error)
         if hook:

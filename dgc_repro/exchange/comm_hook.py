@@ -31,10 +31,12 @@ from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.attached import (
     Attached,
     as_arguments,
+    attempted,
     between_ranks,
     exchange_of,
     fit_loop,
     note_lost,
+    ranks_of,
     refuse_no_object,
     suitable,
     uncompiled,
@@ -50,8 +52,9 @@ from dgc_repro.exchange.ddp import (
 from dgc_repro.exchange.guard import Guard, NotCopied
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.rendezvous import agree, described
 from dgc_repro.exchange.reshard import keyed, states_of
-from dgc_repro.exchange.signals import described, refuse_difference, refuse_first
+from dgc_repro.exchange.signals import refuse_first
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import EpochReport, Policy, measures
 
@@ -93,12 +96,12 @@ class HookState(Attached):
     ) -> None:
         policy = policy or Fixed()
         name = type(policy).__name__
-        with as_arguments(hook=True):
+        model = uncompiled(model)
+
+        def fit() -> None:
             refuse_no_object(compressor)
-            model = uncompiled(model)
             fit_together(compressor, policy, "layer", True)
             fit_loop(policy, on_nonfinite, scaler)
-            note_lost(compressor)
             weighs = getattr(policy, "weighs_time", True) and measures(policy)
             refuse_first_of(
                 {
@@ -108,6 +111,12 @@ class HookState(Attached):
                     f"wrap, got {type(model).__name__}": not isinstance(model, nn.Module),
                 }
             )
+
+        with as_arguments(hook=True):
+            if isinstance(model, DistributedDataParallel):
+                _, problem = attempted(fit)  # all ranks hear of it in `_bind`
+            else:
+                fit()
         self.applied = True
         self.ledger = Ledger()  # of no bytes, until the state is bound
         self._policy = policy
@@ -124,9 +133,10 @@ class HookState(Attached):
         self._detached = False
         self._hook = Hook(finish=self._finisher())
         if isinstance(model, DistributedDataParallel):
-            self._bind(model)
+            self._bind(model, problem=problem)
         else:
             self._await(model)
+        note_lost(compressor)
 
     @property
     def learning_rate(self) -> float:
@@ -235,24 +245,27 @@ class HookState(Attached):
         self._bind(model, module)
         self._steps.keep(model)  # the guard looks from the next forward on
 
-    def _bind(self, model: DistributedDataParallel, module: nn.Module | None = None) -> None:
-        """Take a DDP model. Raises UserError on all its ranks where the state and the model do not fit."""
+    def _bind(
+        self, model: DistributedDataParallel, module: nn.Module | None = None, *, problem: str = ""
+    ) -> None:
+        """Take a DDP model. Raises UserError on all its ranks where the state and the model do not fit, or
+        where one has a ``problem``."""
         compressor, seed, on_nonfinite, check, timeout_seconds = self._settings
-        everybody = between_ranks(model)
-        problem, parameters = "", dict[str, nn.Parameter]()
-        try:
-            with as_arguments(hook=True):
-                _, parameters = suitable(model)
-                refuse_missing_buckets(model)
+
+        def fit() -> dict[str, nn.Parameter]:
+            _, parameters = suitable(model)
+            refuse_missing_buckets(model)
             for name, parameter in model.module.named_parameters():
                 if module is not None and id(parameter) not in _parameters(module):
                     raise UserError(
                         f"state: {name} of the DDP model is no parameter of the module for which the state "
                         "was made; make it for the module that DDP wraps"
                     )
-        except UserError as error:
-            problem = str(error)
+            return parameters
+
+        found, more = attempted(fit)
         options = {
+            "call": "HookState",
             "seed": seed,
             "compressor": compressor,
             "policy": self._policy,
@@ -260,8 +273,11 @@ class HookState(Attached):
             "check": check,
             "scaler": self._scaler is not None,
         }
-        refuse_difference(everybody, problem, {**options, "model": described(parameters)})
+        facts = options if found is None else {**options, "model": described(found)}
         with as_arguments(hook=True):
+            here = agree(ranks_of(model), problem or more, facts, timeout_seconds)
+            assert found is not None
+            parameters = found
             exchange = exchange_of(
                 model, parameters, compressor, seed, "layer", True, check, timeout_seconds
             )
@@ -278,14 +294,16 @@ class HookState(Attached):
             on_nonfinite=on_nonfinite,
             guard=_HookGuard,
             scaler=self._scaler,
+            rendezvous=here,
         )
+        problem = ""
         try:
             if states_of(self._kept):
                 super().load_state_dict(self._kept, reshard=self._reshard)
         except ValueError as error:
             problem = str(error)
         try:
-            refuse_first(everybody.tell_all(problem, purpose=None))
+            refuse_first(between_ranks(model).tell_all(problem, purpose=None))
         except UserError:
             self._unbind()
             raise

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.interface import Compressor, check_complete, nested
+from dgc_repro.compressor.interface import Compressor, check_complete, nested, wrong_shape
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.per_layer import PerLayer
@@ -82,7 +82,14 @@ class Junction(Protocol):
 def put(mean: Tensor, gradient: Tensor) -> None:
     """Write a mean into a gradient, unless it has been computed there."""
     if mean.data_ptr() != gradient.data_ptr():
+        refuse_shape(mean, gradient)
         gradient.copy_(mean)
+
+
+def refuse_shape(mean: Tensor, gradient: Tensor) -> None:
+    """Raise UserError where a compressor has returned a mean of another shape."""
+    if said := wrong_shape(mean, gradient.shape):
+        raise UserError(f"compressor: {said}")
 
 
 def copy_all(to: Sequence[Tensor], given: Sequence[Tensor]) -> None:
@@ -156,6 +163,7 @@ class AfterBackward(Junction):
             if gradient is None:  # another worker has one
                 gradient = parameter.grad = torch.empty_like(parameter)
             to.append(in_memory_order(gradient))
+            refuse_shape(mean, to[-1])
             given.append(mean)
         copy_all(to, given)
 

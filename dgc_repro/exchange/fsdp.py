@@ -109,15 +109,21 @@ class Unit:
         learn = [params[i] for i in order if params[i].sharded_param.requires_grad]
         return {self._names[id(param.sharded_param)]: param for param in learn}
 
-    def parts(self, shard: Tensor) -> dict[str, Tensor]:
-        """Views of this rank's parts of the parameters, without the filling. Raises UserError."""
-        parameters = self.parameters
-        sizes = [param.padded_sharded_param_size.numel() for param in parameters.values()]
-        if thawed := parameters.keys() - self._learned:
+    def refuse_thawed(self) -> None:
+        """Raise UserError where a parameter learns that was frozen when the compressor was attached: a rank
+        that alone has unfrozen it hands FSDP a larger unit than the others, with which they cannot go on."""
+        learn = (p.sharded_param for p in self._group.fsdp_params if p.sharded_param.requires_grad)
+        if thawed := {self._names[id(parameter)] for parameter in learn} - self._learned:
             raise UserError(
                 f"model: {min(thawed)} was frozen when the compressor was attached and learns now; detach, "
                 "and attach again"
             )
+
+    def parts(self, shard: Tensor) -> dict[str, Tensor]:
+        """Views of this rank's parts of the parameters, without the filling. Raises UserError."""
+        parameters = self.parameters
+        sizes = [param.padded_sharded_param_size.numel() for param in parameters.values()]
+        self.refuse_thawed()
         if sum(sizes) != shard.numel():
             raise UserError(
                 f"model: some parameters of the unit {self.name!r} have no gradient in this step; freeze "
@@ -172,6 +178,11 @@ class PerUnit:
             put(mean, gradient)
             if gradient.dtype != mean.dtype:  # the shard has a narrower type
                 exchange.owe(name, mean - gradient)
+
+    def refuse_thawed(self) -> None:
+        """See `Unit.refuse_thawed`. Nothing has been sent when a forward begins."""
+        for unit in self._units:
+            unit.refuse_thawed()
 
     def refuse_repeated(self, index: int) -> None:
         """Raise UserError where the gradient of this unit was exchanged and no step has followed."""
@@ -293,12 +304,13 @@ class ShardedModel:
             )
         return group_of_some(ranks, self.mesh.get_all_groups(), self.device)
 
-    def hooks(self) -> UnitHooks:
-        """The hooks of a model to which nothing is attached. Raises UserError where it has another's."""
+    def hooks(self) -> UnitHooks | None:
+        """The hooks that an earlier exchange has left, None where none was attached. Raises UserError where
+        one is, or the model has another's."""
         hooks = {id(hook): hook for unit in self.units if (hook := unit.hook) is not None}
         owners = {getattr(getattr(hook, "func", None), "__self__", None) for hook in hooks.values()}
         if not owners:
-            return UnitHooks(self.units, self.group)
+            return None
         own = owners.pop()
         if owners or not isinstance(own, UnitHooks):
             raise UserError(

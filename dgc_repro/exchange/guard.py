@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,11 +33,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from dgc_repro.compressor.nesting import worker_momentum
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import PerBucket, refuse_capture
 from dgc_repro.exchange.fsdp import PerUnit
 from dgc_repro.exchange.step import Stepper
 
+MOMENTA = ("momentum", "betas", "beta1")
+"""Settings of an optimizer's group that are a momentum; of ``betas`` the first is."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -60,6 +63,7 @@ class Guard:
     def __init__(self, model: nn.Module | None, steps: Stepper) -> None:
         self._model = None if model is None else weakref.ref(model)
         self._steps = steps
+        self.forward_seen = False  # since the last step, with gradients
         self._backward_seen = False  # since the last step, under no_sync too
         self._versions = 0  # of the parameters, in the last forward with gradients
         # The means that the last step has left, with their versions; those to which a backward has added.
@@ -69,11 +73,15 @@ class Guard:
         self._stepped = 0  # the versions of the parameters in the last step
         self._moved = False  # whether they have changed since
         self._scaler: GradScaler | None = None  # of the last step
+        said = worker_momentum(steps.exchange.compressor)
+        self._momentum = said.replace("wrapper.", "")  # where the workers apply it, or ""
         self._handles = [] if model is None else self._watch(model)
 
     def before_forward(self, model: nn.Module) -> None:
         """Raise UserError where a step should have followed an earlier backward; nothing has changed yet."""
         junction, parameters = self._steps.junction, self._steps.parameters.values()
+        if isinstance(junction, PerUnit):
+            junction.refuse_thawed()
         if isinstance(junction, PerBucket | PerUnit):
             if junction.pending and model.training:
                 junction.refuse_another()
@@ -115,6 +123,17 @@ class Guard:
                 f"residuals are in units of its scale, which changes; {fix}"
             )
 
+    def refuse_momentum(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Raise UserError where groups of an optimizer would apply momentum that the workers have applied.
+        (A scheduler may change it in any step.)"""
+        for group in groups if self._momentum else ():
+            for key in MOMENTA:
+                if _is_momentum(value := group.get(key)):
+                    none = (0.0, *value[1:]) if isinstance(value, Sequence) else 0
+                    raise UserError(
+                        f"optimizer.{key}: {self._momentum}, got {value} here too; use {key}={none}"
+                    )
+
     @property
     def pending(self) -> bool:
         """Whether DDP or FSDP has reduced gradients since the last step."""
@@ -150,7 +169,7 @@ class Guard:
     def after_step(self, scaler: GradScaler | None) -> None:
         """The gradients are means now, or dropped. ``scaler``: by which they were unscaled."""
         self._scaler = scaler
-        self._backward_seen = self._is_late = self._moved = False
+        self.forward_seen = self._backward_seen = self._is_late = self._moved = False
         self._stepped = _versions(self._steps.parameters.values())
         present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
         self._left = {name: (weakref.ref(grad), grad._version) for name, grad in present.items()}
@@ -174,6 +193,7 @@ class Guard:
             if torch.is_grad_enabled():
                 refuse_capture()
                 self.before_forward(module)
+                self.forward_seen = True
                 self._steps.keep(module)
 
         def after(module: nn.Module, *_: object) -> None:
@@ -220,9 +240,11 @@ class Guard:
         ours = {id(parameter) for parameter in self._steps.parameters.values()}
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-            here, groups = found(), optimizer.param_groups
-            if here is None or not any(id(p) in ours for group in groups for p in group["params"]):
+            here, every = found(), optimizer.param_groups
+            groups = [group for group in every if any(id(p) in ours for p in group["params"])]
+            if here is None or not groups:
                 return None
+            here.refuse_momentum(groups)
             if callable(closure := kwargs.get("closure")):
                 return args, {**kwargs, "closure": here._checked(closure)}
             if len(args) > 1 and callable(args[1]):
@@ -273,6 +295,12 @@ def _stepping_scaler() -> GradScaler | None:
             scaler: GradScaler = frame.f_locals["self"]
             return scaler if scaler.is_enabled() else None
     return None
+
+
+def _is_momentum(value: object) -> bool:
+    """Whether a setting of an optimizer's group, or the first of several, is a momentum above 0."""
+    first = value[0] if isinstance(value, Sequence) else value
+    return isinstance(first, Tensor | float | int) and bool(first != 0)
 
 
 def _versions(parameters: Iterable[Tensor]) -> int:

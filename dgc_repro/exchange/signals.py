@@ -3,11 +3,8 @@ a gradient that is not finite."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, NoReturn
 
 import torch
@@ -109,49 +106,11 @@ def refuse_non_finite(
     raise UserError(f"{key}: the gradient is not finite at step {step} ({where}); {fix}")
 
 
-def refuse_difference(link: Link, problem: str, facts: Mapping[str, object]) -> None:
-    """Raise UserError on all ranks where one has a ``problem``, or where their ``facts`` differ: by argument,
-    what must be the same on all. Where all is well this is one small collective, which is not counted."""
-    plain = {key: _in_words(value) for key, value in facts.items()}
-    text = json.dumps([problem, plain])
-    if link.is_common(text.encode()):
-        refuse_first([problem] * link.wire.world_size)
-        return
-    told = [json.loads(one) for one in link.tell_all(text, purpose=None)]
-    refuse_first([text for text, _ in told])
-    for key in facts:
-        every = [plain[key] for _, plain in told]
-        lines = next(
-            (same for same in zip_longest(*every, fillvalue="none") if len({*same}) > 1), ()
-        )
-        values = dict.fromkeys(lines)
-        if values:
-            found = [
-                f"{value} (rank {', '.join(str(r) for r, one in enumerate(lines) if one == value)})"
-                for value in values
-            ]
-            raise UserError(
-                f"{key}: it differs between ranks: {', '.join(found)}; give all the same"
-            )
-
-
-def _in_words(fact: object) -> list[str]:
-    """A fact as lines to compare, without addresses in memory. A mapping's are its items."""
-    if isinstance(fact, Mapping):
-        return [f"{key} {value}" for key, value in fact.items()]
-    return [re.sub(r" at 0x[0-9a-f]+", "", repr(fact))]
-
-
-def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
-    """Shapes and types, by name."""
-    return {
-        name: f"{list(p.shape)} {str(p.dtype).removeprefix('torch.')}"
-        for name, p in parameters.items()
-    }
-
-
-def refuse_first(problems: Sequence[str]) -> None:
-    """Raise UserError with the first of the ranks' problems and their numbers; empty where there is none."""
+def refuse_first(problems: Sequence[str], ranks: Sequence[int] | None = None) -> None:
+    """Raise UserError with the first of the ranks' problems, and the ranks that have it where not all do.
+    A problem is empty where there is none. ``ranks``: whose they are, where that is not 0, 1, 2 ..."""
     if first := next(filter(None, problems), None):
-        ranks = ", ".join(str(rank) for rank, text in enumerate(problems) if text == first)
-        raise UserError(f"{first} (rank {ranks})")
+        pairs = zip(ranks or range(len(problems)), problems, strict=True)
+        said_by = [str(rank) for rank, text in pairs if text == first]
+        whose = "" if len(said_by) == len(problems) else f" (rank {', '.join(said_by)})"
+        raise UserError(f"{first}{whose}")

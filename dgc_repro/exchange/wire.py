@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -239,12 +238,6 @@ class Link:
         """Every rank's text, in rank order (lengths travel first: they may differ). Workers hosted
         here speak with one voice. Not counted where ``purpose`` is None."""
         return [told.decode() for told in self.tell_bytes(text.encode(), purpose)]
-
-    def is_common(self, data: bytes) -> bool:
-        """Whether all ranks have the same bytes, by one gather of their hashes. Not counted."""
-        digest = torch.frombuffer(bytearray(sha256(data).digest()), dtype=torch.uint8)
-        rows = self._gathered(digest.to(self.wire.device), "digests", None)
-        return all(torch.equal(row, rows[0]) for row in rows)
 
     def tell_bytes(self, data: bytes, purpose: str | None) -> list[bytes]:
         """Every rank's bytes, as `tell_all`. They travel in pieces, so that a device need not hold all."""

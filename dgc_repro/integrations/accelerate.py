@@ -39,7 +39,7 @@ def attach(
     if not isinstance(model, DistributedDataParallel):
         raise UserError(
             f"model: attach takes what accelerator.prepare has wrapped in DDP, got {type(model).__name__}; "
-            "prepare it first, in a run of several processes"
+            "prepare it first, in a run that accelerate launch or torchrun has started"
         )
     state = HookState(model, compressor, policy, scaler=accelerator.scaler, **options)
     model.register_comm_hook(state, comm_hook)

@@ -7,6 +7,7 @@ Usage::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,12 @@ class Compress(Callback):
         self.exchange = self._attach(trainer.model)
         if self._saved is not None:
             self.exchange.load_state_dict(self._saved, reshard=self._reshard)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compare the ranks' numbers of batches."""
+        assert self.exchange is not None
+        number = trainer.num_training_batches
+        self.exchange.compare_batches(None if math.isinf(number) else int(number))
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Exchange the gradients, unless Lightning goes on accumulating."""

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.exchange.wire import is_of_a_collective
 from dgc_repro.policy.interface import Policy
 
 if TYPE_CHECKING:
@@ -27,6 +30,14 @@ else:
 
 FILE = "exchange.pt"
 """In the Trainer's checkpoint folders."""
+
+
+def batches_of(loader: Any) -> int | None:
+    """Return the number of batches of a loader; None where it is unknown."""
+    try:
+        return len(loader)
+    except TypeError:  # of an IterableDataset
+        return None
 
 
 class Compressed(Trainer):
@@ -59,12 +70,43 @@ class Compressed(Trainer):
         self._attached_to: nn.Module | None = None
         self._resumes_from: str | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise UserError where a Trainer stands before `Compressed`, which it would not call."""
+        super().__init_subclass__(**kwargs)
+        place = cls.__mro__.index(Compressed)
+        if any("training_step" in vars(base) for base in cls.__mro__[place + 1 :]):
+            return
+        for base in cls.__mro__[:place]:
+            is_trainer = hasattr(base, "training_step") and hasattr(base, "train")
+            if is_trainer and not issubclass(base, Compressed):
+                raise UserError(
+                    f"{cls.__name__}: Compressed stands before the Trainer among the bases; write class "
+                    f"{cls.__name__}(Compressed, {base.__name__})"
+                )
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the Trainer's loop; where a collective fails because ranks have different numbers of batches,
+        raise an error that says so on each rank."""
+        try:
+            return super().train(*args, **kwargs)
+        except RuntimeError as error:
+            if self.exchange is None or not is_of_a_collective(error):
+                raise
+            raise self.exchange.explained(error) from error
+
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """Run the Trainer's forward and backward, and exchange unless it goes on accumulating."""
         if model is not self._attached_to:  # a Trainer may wrap its model again
+            if not isinstance(model, DistributedDataParallel) and self.args.world_size == 1:
+                raise UserError(
+                    "world_size: the Trainer runs in one process, and there is nothing to exchange; start it "
+                    "with torchrun --nproc_per_node=2 (or accelerate launch), or use a plain Trainer"
+                )
             if self.exchange is not None:
                 self.exchange.detach()
             self.exchange, self._attached_to = self._attach(model), model
+            loader = self.callback_handler.train_dataloader
+            self.exchange.compare_batches(batches_of(loader))
         assert self.exchange is not None
         if self._resumes_from is not None:
             path, self._resumes_from = Path(self._resumes_from) / FILE, None

@@ -12,7 +12,7 @@ from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
-from dgc_repro.compressor.nesting import NAMES, momentum_of
+from dgc_repro.compressor.nesting import NAMES, momentum_of, worker_momentum
 from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.per_layer import VECTORS, PerLayer
 from dgc_repro.compressor.signsgd import SignSGD
@@ -86,6 +86,7 @@ class Setup:
         self.parts = list(nested(self.compressor))
         self.momentum: Any = momentum_of(self.compressor)
         self.wrapper = self.momentum and NAMES[type(self.momentum)]
+        self.worker_momentum = worker_momentum(self.compressor)
         demos = [part for part in self.parts if isinstance(part, DeMo)]
         self.decays = [p.decay for p in self.parts if isinstance(p, ErrorFeedback) and p.decay < 1]
         self.per_layer = next((p for p in self.parts if isinstance(p, PerLayer)), None)
@@ -287,15 +288,8 @@ OPTIMIZER = (
     ),
     Rule(
         "optimizer.{found}",
-        lambda c: c.wrapper not in (None, "onebit_adam") and c.momentum.momentum and c.own_momentum,
-        "{c.wrapper} applies momentum on the workers (wrapper.{c.wrapper}.momentum={c.momentum.momentum:g}), "
-        "got {c.own_value:g} here too; use optimizer.{found}=0",
-    ),
-    Rule(
-        "optimizer.{found}",
-        lambda c: c.demo_decay and not c.has_local_steps and c.own_momentum,
-        "the residual of demo is its momentum (wrapper.error_feedback.decay={c.demo_decay:g}), got "
-        "{c.own_value:g} here too; use optimizer.{found}=0",
+        lambda c: c.worker_momentum and not c.has_local_steps and c.own_momentum,
+        "{c.worker_momentum}, got {c.own_value:g} here too; use optimizer.{found}=0",
     ),
 )
 DIONS_NESTS = [["per_layer", "error_feedback"], ["clip_local", "per_layer", "error_feedback"]]

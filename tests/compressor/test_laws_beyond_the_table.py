@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -21,8 +22,12 @@ from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Wholes
+from dgc_repro.payload.requests import Exchange, Mean, Outcome
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import Setting
@@ -52,6 +57,46 @@ def test_a_broken_law_is_one_line_that_names_the_case() -> None:
     assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 2 is allowed"
     assert not broken.value.pytrace
     assert broken.value.__context__ is None  # no chain of exceptions
+
+
+class Flat:
+    """A user's method for one tensor, which returns its mean as a vector."""
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        mean = yield Mean(tensor.reshape(-1).clone())
+        return Outcome(mean, Wholes.of(tensor), state)
+
+
+class FlatBatch(ByBatch):
+    """One that is written for batches."""
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        inner = [{} for _ in states]
+        outcome = yield from exchange_all(Dense(), batch, inner, context)
+        return Outcome([mean.view(-1) for mean in outcome.mean], outcome.own, inner)
+
+
+@pytest.mark.parametrize("method", [Flat(), FlatBatch()], ids=["a tensor", "a batch"])
+def test_a_mean_of_another_shape_breaks_the_laws_in_a_line_that_says_how_to_mend_it(
+    method: Compressor,
+) -> None:
+    def agreement(index: int, workers: int) -> None:
+        watched = Watched(method)
+        x = {"x": torch.ones(2, 3)}
+        play(
+            simulation(Setting("flat", method), workers, x, watched), SETTINGS[index], [x] * workers
+        )
+
+    with pytest.raises(pytest.fail.Exception) as broken:
+        in_one_line("agreement", agreement)(0)
+    why = "tensor x: mean has shape [6], the tensor [2, 3]: use .view(tensor.shape)"
+    assert str(broken.value.msg).endswith(f"2 workers: {why}")
 
 
 # Hypothesis: shapes and values nobody thought of, in a nest that meets every branch of the packing.

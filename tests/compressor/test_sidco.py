@@ -142,6 +142,34 @@ def test_adapted_stages_keep_k_in_the_stated_range(
         assert each[0] <= shares.min() <= shares.max() <= each[1], factor
 
 
+def student(size: int, seed: int) -> Tensor:
+    """Student's t with 3 degrees of freedom."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_t(3, size)).float()
+
+
+@pytest.mark.parametrize(
+    ("make", "fit", "lowest", "highest"),
+    [
+        (gaussian, "exponential", 1.0, 1.25),
+        (laplace, "exponential", 0.9, 1.1),
+        (student, "exponential", 0.3, 0.85),
+        (student, "gamma", 0.75, 1.05),
+        (student, "pareto", 0.8, 1.1),
+        (log_normal, "exponential", 0.05, 0.5),
+        (log_normal, "gamma", 0.2, 0.55),
+        (log_normal, "pareto", 0.3, 0.7),
+    ],
+)
+def test_the_first_steps_are_as_far_from_k_as_stated(
+    make: Any, fit: str, lowest: float, highest: float
+) -> None:
+    """The docstring's numbers of the start, with room for other draws: a mean over 20 steps."""
+    values = [make(30_000, seed) for seed in range(20)]
+    for factor in (10, 100, 1000):
+        mean = settled(SIDCo(factor=factor, fit=fit), values, 20).mean()
+        assert lowest <= mean <= highest, (factor, mean)
+
+
 def test_stages_change_every_fifth_step_the_way_that_has_helped() -> None:
     """Algorithm 1: one stage fewer when too many were sent, one more when too few; turned round
     where more stages have been seen to send less."""

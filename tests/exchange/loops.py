@@ -35,16 +35,18 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange import ddp, settle
+from dgc_repro.exchange import ddp, rendezvous, settle
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
 from dgc_repro.exchange.reshard import keyed, states_of
@@ -452,6 +454,55 @@ def attached_with_other_arguments(argument: str, way: str) -> str:
     return raised(lambda: attach(model, compressor, **settings))
 
 
+MISTAKES: Mapping[str, dict[str, Any]] = {
+    "unit": {"unit": "tensor"},
+    "overlap": {"overlap": "yes"},
+    "on_nonfinite": {"on_nonfinite": "ignore"},
+    "scaler": {"scaler": 2.0},
+    "no object": {"compressor": TopK},
+    "rungs": {"compressor": Ladder((Dense(), TopK(0.5)))},
+    "no DDP": {"model": nn.Linear(2, 2)},
+    "sharded": {"dim": "node"},
+    "attached twice": {},
+    "hook": {"compressor": TopK},
+    "hook or attach": {},
+}
+
+
+def mistaken_on_one_rank(mistake: str) -> tuple[str, str]:
+    """What ranks are told of which the last one makes a mistake, and what a sound call says afterwards."""
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    model = built(Loop("float32", None))
+    given: dict[str, Any] = {"model": model, "compressor": EF4}
+    given |= MISTAKES[mistake] if is_last else {}
+    if mistake.startswith("hook") and (is_last or mistake == "hook"):
+        said = raised(lambda: HookState(**given))
+    elif mistake == "attached twice":
+        other, first = built(Loop("float32", None)), attach(**given)
+        said = raised(lambda: attach(**given if is_last else given | {"model": other}))
+        first.detach()
+    else:
+        said = raised(lambda: attach(**given))
+    return said, raised(lambda: attach(model, EF4).detach())
+
+
+def without_attach() -> tuple[str, float, str, dict[str, Any]]:
+    """Rank 1 trains and does not attach; later all do. What the others are told, after how many seconds,
+    what the second call says, and the gradients then."""
+    model = built(Loop("float32", None))
+    said, begun = "nothing", time.monotonic()
+    if dist.get_rank() != 1:
+        said = raised(lambda: attach(model, EF4, timeout_seconds=0.5))
+    took = time.monotonic() - begun
+    backward(model, dist.get_rank())
+    model.zero_grad()
+    exchange = attach(model, EF4)
+    backward(model, dist.get_rank())
+    again = raised(exchange.step)
+    exchange.detach()
+    return said, took, again, gradients(model.module)
+
+
 # What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.
 
 
@@ -613,6 +664,52 @@ def no_step_in_closure(overlap: bool) -> str:
     assert same(dict(before.named_parameters()), dict(model.module.named_parameters()))
     exchange.detach()
     return said
+
+
+def doubled_momentum(overlap: bool | None) -> str:
+    """The optimizer has momentum beside the workers'; ``overlap``: None for a hook. No parameter moves, and
+    no closure runs. Returns what SGD is told."""
+    found = {}
+    for method in (MomentumCorrection(EF4), BlockMomentum(Uniform(4))):
+        model, exchange = (
+            hooked_up(method) if overlap is None else attached(overlap, compressor=method)
+        )
+        other = nn.Linear(2, 2)  # of no exchange
+        (other(torch.ones(2)).sum()).backward()
+        of_both = [{"params": other.parameters(), "betas": (0.9, 0.999)}, *no_momentum(model)]
+        ours, theirs = list(model.parameters()), list(other.parameters())
+        refused: dict[str, Any] = {
+            "SGD": torch.optim.SGD(ours, lr=0.1, momentum=0.9),
+            "AdamW": torch.optim.AdamW(ours, lr=0.1),
+            "group": torch.optim.SGD([{"params": theirs}, {"params": ours, "momentum": 0.5}], 0.1),
+        }
+        allowed = [torch.optim.SGD(ours, lr=0.1), torch.optim.Adam(of_both, lr=0.1)]
+        allowed.append(torch.optim.SGD(theirs, lr=0.1, momentum=0.9))
+        backward(model)
+        if overlap is not None:
+            exchange.step()
+        before = [p.detach().clone() for p in ours]
+        ran: list[int] = []
+        for name, optimizer in refused.items():
+            found[name] = raised(optimizer.step)
+            assert raised(lambda: optimizer.step(lambda: ran.append(1))) == found[name]  # noqa: B023
+        assert same(before, [p.detach() for p in ours])
+        assert not ran
+        for optimizer in allowed:
+            optimizer.step()
+        assert not same(before, [p.detach() for p in ours])
+        exchange.detach()
+    assert found["AdamW"].endswith("got (0.9, 0.999) here too; use betas=(0.0, 0.999)")
+    assert found["group"].endswith("got 0.5 here too; use momentum=0")
+    return str(found["SGD"])
+
+
+def no_momentum(model: nn.Module) -> list[dict[str, Any]]:
+    return [{"params": model.parameters(), "betas": (0.0, 0.999)}]
+
+
+def hook_with_doubled_momentum() -> str:
+    return doubled_momentum(None)
 
 
 def step_twice_in_an_accumulation(overlap: bool) -> str:
@@ -1217,6 +1314,34 @@ def really_uneven(overlap: bool) -> str:
     return uneven(overlap, (3, 5))
 
 
+def batches_compared(overlap: bool) -> str:
+    _, exchange = attached(overlap)
+    exchange.compare_batches(3)
+    exchange.compare_batches(None)
+    said = raised(lambda: exchange.compare_batches(3 + dist.get_rank()))
+    exchange.compare_batches(3)
+    exchange.detach()
+    return said
+
+
+def out_of_batches(overlap: bool, leaves: bool) -> str:
+    """Rank 0 has 2 batches and the others 3. What the others are told; rank 0 is told so where its own next
+    collective fails. ``leaves``: rank 0 issues none."""
+    model, exchange = attached(overlap, timeout_seconds=2)
+    said = ""
+    with patch.object(rendezvous, "ANSWER_SECONDS", 0.5 if leaves else 5.0):
+        for _ in range(2 + (dist.get_rank() > 0)):
+            model.zero_grad()
+            backward(model)
+            said = raised(exchange.step)
+        if dist.get_rank() == 0 and not leaves:
+            try:
+                dist.barrier()
+            except RuntimeError as error:
+                said = str(exchange.explained(error))
+    return said
+
+
 def thawed(overlap: bool) -> str:
     model, exchange = attached(overlap, "unused", frozen=True)
     backward(model)
@@ -1227,6 +1352,48 @@ def thawed(overlap: bool) -> str:
     said = raised(exchange.step)
     exchange.detach()
     return said
+
+
+GROWS: Mapping[str, Callable[[Any], object]] = {
+    "set": lambda net: setattr(net, "body", nn.Sequential(net.body, nn.Linear(6, 6))),
+    "inserted": lambda net: net._modules.update(body=nn.Sequential(net.body, nn.Linear(6, 6))),
+    "replaced": lambda net: setattr(net.body, "bias", nn.Parameter(torch.zeros(6))),
+}
+
+
+def grown(overlap: bool | None, ranks: tuple[int, ...] = (0, 1)) -> str:
+    """Parameters that come on some ranks after `attach`. No residual changes, and all gradients are dropped.
+    ``overlap``: None for a hook. An average of weights, which gets no gradient, is no part of training."""
+    said = ""
+    for grow in GROWS.values():
+        model: Any = built(Loop("unused", None))
+        hook = Loop("unused", EF4, overlap=bool(overlap), hook=overlap is None)
+        exchange = joined(model, hook)
+        step: Callable[[], Any] = (lambda: None) if overlap is None else exchange.step
+        model.module.average = nn.Parameter(torch.zeros(3))
+        backward(model)
+        step()
+        model.zero_grad()
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        if dist.get_rank() in ranks:
+            grow(model.module)
+        if overlap is None:
+            said = raised(lambda: backward(model))  # noqa: B023
+        else:
+            backward(model)
+            said = raised(step)
+        assert same(exchange.state_dict()["exchange"]["tensors"], before)
+        assert all(p.grad is None for p in model.parameters())
+        exchange.detach()
+    return said
+
+
+def grown_on_one_rank(overlap: bool) -> str:
+    return grown(overlap, (1,))
+
+
+def hook_of_a_grown_model() -> str:
+    return grown(None)
 
 
 def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
@@ -1321,6 +1488,24 @@ class Turned:
     def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
         mean = yield Mean(tensor.mT.contiguous() if tensor.dim() == 2 else tensor.clone())
         return Outcome(mean.mT if tensor.dim() == 2 else mean, Wholes.of(tensor), state)
+
+
+class Narrow(Turned):
+    """One whose means are of another shape, which a copy would broadcast."""
+
+    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
+        mean = yield Mean(tensor.clone())
+        return Outcome(mean.reshape(-1)[:1], Wholes.of(tensor), state)
+
+
+def narrow_means(overlap: bool) -> str:
+    """What backward and `step` say of `Narrow`. No state changes."""
+    model, exchange = attached(overlap, compressor=Narrow())
+    backward(model)
+    said = raised(exchange.step)
+    assert exchange.state_dict()["exchange"]["step"] == 0
+    exchange.detach()
+    return said
 
 
 def means_by_columns(view: bool) -> dict[str, Tensor | None]:

@@ -24,6 +24,8 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.nesting import worker_momentum
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
@@ -121,7 +123,8 @@ def told_of(misuse: str) -> str:
 def play(loop: Loop) -> dict[str, Any]:
     """Every step's shards, means and states, and what came of it."""
     rank, model = dist.get_rank(), built(loop)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    momentum = 0.0 if worker_momentum(loop.compressor) else 0.9
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
     exchange = None
     told: dict[str, Any] = {
         "message": "",
@@ -329,6 +332,58 @@ def thawed() -> str:
     return raised(lambda: backward(model))
 
 
+def thawed_on_one_rank() -> str:
+    """Rank 2 is told before its forward sends anything: it has nobody to send to here."""
+    model = built(Loop(frozen=True))
+    attached(model)
+    if dist.get_rank() != 2:
+        return "UserError: model: first.0.weight was frozen when the compressor was attached"
+    model.first[0].weight.requires_grad_(True)
+    return raised(lambda: model(torch.ones(2, 6)))
+
+
+def thawed_unit() -> str:
+    """A whole unit is frozen when the compressor is attached."""
+    model = built(Loop(frozen=True))
+    model.first[0].bias.requires_grad_(False)
+    attached(model)
+    model.first.requires_grad_(True)
+    return raised(lambda: backward(model))
+
+
+def grown(ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
+    """A layer that comes on some ranks after `attach`. A root that stays gathered has other objects."""
+    model = built()
+    model.set_reshard_after_backward(False)
+    exchange = attached(model)
+    for _ in range(2):
+        backward(model)
+        exchange.step()
+        model.zero_grad()
+    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    if dist.get_rank() in ranks:
+        model.side = nn.Sequential(model.side, nn.Linear(3, 3))
+    backward(model)
+    said = raised(exchange.step)
+    assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    assert all(p.grad is None for p in model.parameters())
+    exchange.detach()
+    return said
+
+
+def doubled_momentum() -> str:
+    model = built()
+    exchange = attached(model, MomentumCorrection(TopK(0.25), momentum=0.5))
+    optimizer = torch.optim.AdamW(model.parameters())
+    backward(model)
+    exchange.step()
+    before = [p.detach().to_local().clone() for p in model.parameters()]
+    said = raised(optimizer.step)
+    assert same(before, [p.detach().to_local() for p in model.parameters()])
+    exchange.detach()
+    return said
+
+
 def unused() -> str:
     model = built()
     attached(model)
@@ -502,6 +557,18 @@ def on_no_device() -> str:
     return refused(fully_shard(model, mesh=nodes()["gpu"]))
 
 
+def by_one_rank(**settings: Any) -> str:
+    """Rank 2 alone gives `attach` these arguments."""
+    return refused(**(settings if dist.get_rank() == 2 else {}))
+
+
+def without_attach() -> str:
+    """Rank 2 does not call `attach`."""
+    if dist.get_rank() == 2:
+        return "UserError: attach: rank 2 did not call attach within 0.5 s (timeout_seconds)"
+    return refused(timeout_seconds=0.5)
+
+
 MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "no mesh": (lambda: refused(mesh=None, dim=None), r"^UserError: mesh, dim: .*got .*dim=None$"),
     "another mesh": (
@@ -548,6 +615,18 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     ),
     "meta": (on_no_device, "^UserError: model: .* is on meta and the mesh on cpu; attach after"),
     "unit": (lambda: refused(unit="model"), "^UserError: unit: FSDP hands over one unit"),
+    "unit of one rank": (
+        lambda: by_one_rank(unit="model"),
+        r"^UserError: unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
+    ),
+    "no mesh on one rank": (
+        lambda: by_one_rank(mesh=None, dim=None),
+        r"^UserError: mesh, dim: .*got .*dim=None \(rank 2\)$",
+    ),
+    "not attached on one rank": (
+        without_attach,
+        r"^UserError: attach: rank 2 did not call attach within 0\.5 s \(timeout_seconds\)",
+    ),
     "overlap": (lambda: refused(overlap=True), "^UserError: overlap: FSDP's gradients are always"),
     "decides now": (
         lambda: refused(None, LADDER, gravac("now")),
@@ -562,6 +641,18 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"^UserError: rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
     ),
     "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
+    "thawed on one rank": (
+        thawed_on_one_rank,
+        r"^UserError: model: first\.0\.weight was frozen when",
+    ),
+    "thawed unit": (thawed_unit, r"^UserError: model: first\.0\.\w+ was frozen when"),
+    "grown": (grown, r"^UserError: model: side\.1\.bias was added .*; detach, shard it with fully"),
+    "grown on one rank": (lambda: grown((2,)), r"^UserError: model: side\.1\.bias .*\(rank 2\)$"),
+    "doubled momentum": (
+        doubled_momentum,
+        r"^UserError: optimizer\.betas: momentum_correction applies momentum on the workers "
+        r"\(momentum_correction\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$",
+    ),
     "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
     "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
     "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),

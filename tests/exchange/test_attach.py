@@ -664,10 +664,12 @@ REFUSED_HOOKS = {
     "early_hook_of_a_copy": "state: it was made for a module that DDP had wrapped already, or for anoth",
     "early_hook_that_is_late": "state: it was made for a module that DDP had wrapped already, or for an",
     "early_hook_of_a_part": "state: outer.weight of the DDP model is no parameter of the module for",
-    "early_hook_of_sparse_gradients": r"model: 0.weight has sparse gradients.*\(rank 0, 1\)$",
+    "early_hook_of_sparse_gradients": "model: 0.weight has sparse gradients.*sparse=False$",
     "early_hook_without_all_buckets": r"comm_hook: every step needs every bucket.*use attach\(model, c",
     "early_hook_with_another_ranks_state": r"rank: the state was saved by rank 0.* loads .*\(rank 1\)$",
     "early_hook_at_the_end_of_no_epoch": "state.end_epoch: no step was taken yet; call it after an epoc",
+    "hook_with_doubled_momentum": "optimizer.momentum: block_momentum applies momentum on the workers",
+    "hook_of_a_grown_model": "model: body.bias was added after the .*, and attach$",
     "hook_of_none": "state: comm_hook takes a HookState, got NoneType; call",
     "hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
     "hook_of_another_model": "state: it was made for another model",
@@ -732,6 +734,47 @@ def test_ranks_that_are_given_different_arguments_are_told_so_at_once(
         assert re.match(f"UserError: {DIFFER[argument]}", said), said
 
 
+MISTAKEN = {
+    "unit": "unit: one of layer, model, got 'tensor'",
+    "overlap": "overlap: true or false, got 'yes'",
+    "on_nonfinite": "on_nonfinite: one of raise, skip, got 'ignore'",
+    "scaler": "scaler: a torch.amp.GradScaler or None, got float",
+    "no object": r"compressor: TopK is a class; give an object, such as .*\)",
+    "rungs": "policy: plans 1 rungs .*, the ladder has 2; .*",
+    "no DDP": "model: attach takes a DistributedDataParallel model.*, got Linear; wrap it first",
+    "sharded": "model: with mesh, attach takes .*, got DistributedDataParallel",
+    "attached twice": r"model: a compressor is attached to it already; .*",
+    "hook": r"compressor: TopK is a class; give an object, such as .*\)",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKEN)
+def test_all_ranks_are_told_of_a_mistake_that_one_makes(two_workers: World, mistake: str) -> None:
+    for said, again in two_workers(loops.mistaken_on_one_rank, mistake):
+        assert re.fullmatch(rf"UserError: {MISTAKEN[mistake]} \(rank 1\)", said), said
+        assert again == "nothing"
+
+
+def test_a_hook_on_one_rank_and_attach_on_another_are_told_apart(two_workers: World) -> None:
+    for said, again in two_workers(loops.mistaken_on_one_rank, "hook or attach"):
+        assert re.match(
+            r"UserError: call: it differs between ranks: 'attach' \(rank 0\), 'Hoo", said
+        )
+        assert again == "nothing"
+
+
+def test_a_rank_that_does_not_attach_is_named_and_may_attach_later(three_workers: World) -> None:
+    told = three_workers(loops.without_attach)
+    for rank, (said, took, again, means) in enumerate(told):
+        assert again == "nothing"
+        assert same(means, told[0][3])
+        if rank != 1:
+            assert re.match(
+                r"UserError: attach: rank 1 did not call attach within 0\.5 s \(", said
+            ), said
+            assert took < 5.0
+
+
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [
     (
@@ -764,6 +807,12 @@ REFUSED = [
         BUCKET,
         r"overlap=true: the gradients of .* before exchange.step\(\); call",
     ),
+    (
+        "doubled_momentum",
+        BOTH,
+        r"optimizer.momentum: block_momentum applies momentum on the workers "
+        r"\(block_momentum.momentum=0.9\), got 0.9 here too; use momentum=0$",
+    ),
     ("no_step_in_closure", BOTH, "exchange.step: it was not called between backward and optimizer"),
     (
         "step_twice_in_an_accumulation",
@@ -777,6 +826,11 @@ REFUSED = [
     ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
     ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
+    (
+        "batches_compared",
+        BOTH,
+        r"batches: it differs between ranks: 3 \(rank 0\), 4 \(rank 1\); give all ranks the same number",
+    ),
     ("thawed_before_attaching", BUCKET, "model: body.bias was frozen when the module was wrapped"),
     (
         "thawed_on_one_rank",
@@ -784,7 +838,19 @@ REFUSED = [
         r"model: body.weight was frozen when .*, and attach \(rank 1\)$",
     ),
     ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
+    (
+        "grown",
+        BOTH,
+        "model: body.bias was added after the compressor was attached and has a gradient, which no exchange "
+        "averages; detach, wrap the module in DDP again, and attach",
+    ),
+    ("grown_on_one_rank", BOTH, r"model: body.bias was added after .*, and attach \(rank 1\)$"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
+    (
+        "narrow_means",
+        BOTH,
+        r"compressor: mean has shape \[1\], the tensor \[6(, 6)?\]: use .view\(tensor.shape\)$",
+    ),
     ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
     ("scaled", BUCKET, r"scaler: overlap=true has sent .*; give it to attach\(scaler=scaler\)"),
     (
@@ -813,6 +879,25 @@ def test_what_cannot_go_right_is_refused_in_one_line(
         assert not re.search(r"\b(exchange\.(overlap|unit|aggregation)|train\.|launch\.)", said), (
             said
         )
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+@pytest.mark.parametrize("leaves", [True, False])
+def test_ranks_with_different_numbers_of_batches_are_told_so(overlap: bool, leaves: bool) -> None:
+    world = World(2, seconds=2)  # of its own: a collective that has failed ends a process group
+    try:
+        first, second = world(loops.out_of_batches, overlap, leaves)
+    finally:
+        world.stop()
+    fix = "give all ranks the same number of batches, with drop_last=True"
+    if leaves:
+        assert first == "nothing"
+        told = "rank 0 takes no part in step 3; it has ended or does something else: "
+    else:
+        told = "ranks have taken different numbers of steps: 2 (rank 0), 3 (rank 1); "
+        assert first.startswith(f"exchange.step: {told}{fix}"), first
+    assert second.startswith(f"CollectiveFailed: exchange.step: {told}{fix}"), second
+    assert "\n" not in first + second
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from dgc_repro import Dense, HookState, attach, comm_hook
 from dgc_repro.compressor.interface import Compressor
@@ -370,6 +370,72 @@ def lightning_on_one_device() -> str:
 
     trainer = pl.Trainer(**QUIET, devices=1, callbacks=[Compress(Dense())])
     return refusal(lambda: trainer.fit(lightning_module()))
+
+
+def transformers_with_reversed_bases() -> str:
+    from transformers import Trainer
+
+    from dgc_repro.integrations.transformers import Compressed
+
+    return refusal(lambda: type("T", (Trainer, Compressed), {}))
+
+
+class Rows(IterableDataset[Any]):
+    """Batches whose number nobody knows."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+def uneven_transformers(folder: Path, sized: bool) -> str:
+    """What each rank says where rank 1 has 2 batches more; ``sized``: whether loaders have a length."""
+    from transformers import Trainer, TrainingArguments
+
+    from dgc_repro.integrations.transformers import Compressed
+
+    rows = list(batches().dataset)[: 4 + 2 * 2 * dist.get_rank()]
+
+    class Uneven(Compressed, Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            data = rows if sized else Rows(rows)
+            return DataLoader(data, batch_size=2, collate_fn=named)
+
+    with as_launched():
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            ddp_backend="gloo",
+            per_device_train_batch_size=2,
+            num_train_epochs=1,
+            max_steps=-1 if sized else 2 + 2 * dist.get_rank(),
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        trainer = Uneven(model=Net(), args=arguments, compressor=Dense())
+        try:
+            trainer.train()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+
+def uneven_lightning() -> str:
+    import lightning.pytorch as pl
+
+    from dgc_repro.integrations.lightning import Compress
+
+    module: Any = lightning_module()
+    rows = Subset(batches().dataset, range(4 + 4 * dist.get_rank()))
+    module.train_dataloader = lambda: DataLoader(rows, batch_size=2)
+    strategy = pl.strategies.DDPStrategy(process_group_backend="gloo")
+    with as_launched():
+        trainer = pl.Trainer(**QUIET, devices=2, strategy=strategy, callbacks=[Compress(Dense())])
+        return refusal(lambda: trainer.fit(module))
 
 
 def accelerate_of_one_process() -> str:

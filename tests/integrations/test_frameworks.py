@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -82,6 +83,14 @@ def test_a_module_may_be_fitted_again_without_the_callback(
     [
         ("lightning_on_one_device", 'strategy: Compress .* use Trainer\\(strategy="ddp"\\)'),
         ("lightning_hook_on_cpus", "state: it is not the model's hook; call model.register_comm_"),
+        (
+            "transformers_with_reversed_bases",
+            r"T: Compressed stands before the Trainer .*; write class T\(Compressed, Trainer\)$",
+        ),
+        (
+            "uneven_lightning",
+            r"batches: it differs between ranks: 2 \(rank 0\), 4 \(rank 1\); give all ranks the same numb",
+        ),
         ("accelerate_of_one_process", "model: attach takes what accelerator.prepare has wrapped"),
     ],
 )
@@ -90,6 +99,57 @@ def test_a_loop_that_would_not_compress_is_refused(
 ) -> None:
     for said in two_workers(getattr(frameworks, mistake)):
         assert re.match(message, said), said
+
+
+def test_a_trainer_that_is_started_with_python_is_told_of_torchrun(tmp_path: Path) -> None:
+    program = """if True:
+        from frameworks import Net, batches, named
+        from transformers import Trainer, TrainingArguments
+
+        from dgc_repro import Dense
+        from dgc_repro.integrations.transformers import Compressed
+
+        class Own(Compressed, Trainer):
+            pass
+
+        import torch
+        rows = [(torch.ones(6), torch.ones(4))] * 4
+        args = TrainingArguments(output_dir="out", use_cpu=True, report_to="none", disable_tqdm=True,
+                                 remove_unused_columns=False)
+        Own(model=Net(), args=args, train_dataset=rows, data_collator=named, compressor=Dense()).train()
+    """
+    paths = f"{Path(frameworks.__file__).parent}:{Path(frameworks.__file__).parents[2]}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": paths, "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.match(
+        r"dgc_repro.errors.UserError: world_size: .*; start it with torchrun --nproc_per_node=2",
+        last,
+    ), done.stderr
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_uneven_batches_of_a_trainer_are_one_line_on_each_rank(tmp_path: Path, sized: bool) -> None:
+    world = World(2, seconds=5)  # of its own: a collective that has failed ends a process group
+    try:
+        told = world(frameworks.uneven_transformers, tmp_path, sized)
+    finally:
+        world.stop()
+    for said in told:
+        assert "\n" not in said
+        assert "give all ranks the same number of batches, with drop_last=True" in said, told
+        if sized:
+            assert re.match(
+                r"UserError: batches: it differs between ranks: 2 \(rank 0\), 4 \(rank 1\); give",
+                said,
+            )
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"

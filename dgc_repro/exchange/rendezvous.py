@@ -1,0 +1,168 @@
+"""What the ranks of a user's own loop tell each other through the store of their process groups: whether all
+have called `attach`, with the same arguments, and how many steps each has taken when a collective has failed.
+
+A collective hangs, or ends in gloo's own error, where one rank is elsewhere. The store has what each rank has
+written, so that the others can say which rank it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.signals import refuse_first
+
+LOOK_EVERY_SECONDS = 0.05
+ANSWER_SECONDS = 5.0
+"""How long a rank whose collective has failed waits for the others to say where they are."""
+WITHDRAWN = "withdrawn"
+SAME_BATCHES = (
+    "give all ranks the same number of batches, with drop_last=True of DistributedSampler and "
+    "DataLoader"
+)
+
+
+class Rendezvous:
+    """What these ranks of the world write, who come here together: the n-th call of each is for one.
+    ``seconds``: how long a rank waits for the others.
+
+    Raises DistError where the process has ended that hosts the store."""
+
+    def __init__(self, ranks: Sequence[int], seconds: float) -> None:
+        self.ranks = list(ranks)
+        self.seconds = seconds
+        self._rank = dist.get_rank()
+        self._store: Any = dist.distributed_c10d._get_default_store()
+        self._root = f"dgc_repro/{sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
+        # Counted in the store, because it begins anew with the process group.
+        self._number = self._store.add(f"{self._root}/calls/{self._rank}", 1)
+
+    def gather(self, what: str, said: str, seconds: float | None = None) -> dict[int, str]:
+        """Return what each rank has ``said``, by rank: of all, or of those that have come in time."""
+        place = f"{self._root}/{self._number}/{what}"
+        self._store.set(f"{place}/{self._rank}", said)
+        self._store.add(place, 1)
+        until, pause = time.monotonic() + (self.seconds if seconds is None else seconds), 1e-3
+        while not (all_here := self._store.add(place, 0) >= len(self.ranks)):
+            if time.monotonic() > until:
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK_EVERY_SECONDS)
+        keys = {rank: f"{place}/{rank}" for rank in self.ranks}
+        here = [rank for rank, key in keys.items() if all_here or self._store.check([key])]
+        told = self._store.multi_get([keys[rank] for rank in here])
+        return {rank: text.decode() for rank, text in zip(here, told, strict=True)}
+
+    def withdraw(self, what: str) -> None:
+        """Take back that this rank has come, so that all may come here later."""
+        place = f"{self._root}/{self._number}/{what}"
+        self._store.set(f"{place}/{self._rank}", WITHDRAWN)  # no one else takes it for missing
+        self._store.add(place, -1)
+        self._store.add(f"{self._root}/calls/{self._rank}", -1)
+
+
+def agree(
+    ranks: Sequence[int], problem: str, facts: Mapping[str, object], seconds: float
+) -> Rendezvous:
+    """Raise UserError on all of these ranks where one has a ``problem``, where their ``facts`` differ (by
+    argument: what must be the same on all), or where one does not call this within ``seconds``."""
+    try:
+        here = Rendezvous(ranks, seconds)
+        compare(here, "arguments", facts, problem=problem)
+    except dist.DistError as error:
+        raise UserError(
+            problem
+            or "attach: the store of the process group gives no answer, because the process that hosts it "
+            "(rank 0, or torchrun) has ended; see what it said"
+        ) from error
+    return here
+
+
+def compare(
+    here: Rendezvous,
+    what: str,
+    facts: Mapping[str, object],
+    *,
+    problem: str = "",
+    fix: str = "give all the same",
+) -> None:
+    """See `agree`. ``what``: the name under which all ranks compare these; ``fix``: of facts that differ."""
+    ranks, plain = here.ranks, {key: _in_words(value) for key, value in facts.items()}
+    text = json.dumps([problem, plain])
+    digests = here.gather(f"{what}/digest", sha256(text.encode()).hexdigest())
+    missing = [rank for rank in ranks if rank not in digests]
+    if missing := missing or [r for r, digest in digests.items() if digest == WITHDRAWN]:
+        here.withdraw(f"{what}/digest")
+        raise UserError(
+            problem
+            or f"attach: {named(missing)} did not call attach within {here.seconds:g} s (timeout_seconds); "
+            "call it on all ranks that train the model, and see what that rank said"
+        )
+    if len({*digests.values()}) == 1:
+        refuse_first([problem] * len(ranks))
+        return
+    texts = here.gather(what, text)
+    told = [json.loads(texts.get(rank, text)) for rank in ranks]
+    refuse_first([one for one, _ in told], ranks)
+    for key in facts:
+        every = [plain[key] for _, plain in told]
+        differing = (same for same in zip_longest(*every, fillvalue="none") if len({*same}) > 1)
+        if lines := next(differing, None):
+            found = [
+                f"{value} ({named([r for r, one in zip(ranks, lines, strict=True) if one == value])})"
+                for value in dict.fromkeys(lines)
+            ]
+            raise UserError(f"{key}: it differs between ranks: {', '.join(found)}; {fix}")
+
+
+def steps_apart(here: Rendezvous, attempt: int, step: int) -> str:
+    """Say which ranks have taken other steps than this one, whose collective has failed for the
+    ``attempt``-th time, in its step number ``step`` (from 1). Empty where all ranks are in this step."""
+    with contextlib.suppress(dist.DistError):
+        told = here.gather(f"failed/{attempt}", str(step), ANSWER_SECONDS)
+        if silent := [rank for rank in here.ranks if rank not in told]:
+            return (
+                f"{named(silent)} takes no part in step {step}; it has ended or does something else: "
+                f"{SAME_BATCHES}, or see what that rank said"
+            )
+        by_step: dict[str, list[int]] = {}
+        for rank, number in told.items():
+            by_step.setdefault(number, []).append(rank)
+        if len(by_step) == 1:
+            return ""
+        found = ", ".join(f"{number} ({named(some)})" for number, some in by_step.items())
+        return f"ranks have taken different numbers of steps: {found}; {SAME_BATCHES}"
+    return (
+        "the process that hosts the store of the process group (rank 0, or torchrun) has ended; "
+        f"{SAME_BATCHES}, or see what it said"
+    )
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return "rank 0, 2"."""
+    return f"rank {', '.join(map(str, ranks))}"
+
+
+def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
+    """Shapes and types, by name."""
+    return {
+        name: f"{list(p.shape)} {str(p.dtype).removeprefix('torch.')}"
+        for name, p in parameters.items()
+    }
+
+
+def _in_words(fact: object) -> list[str]:
+    """A fact as lines to compare, without addresses in memory. A mapping's are its items."""
+    if isinstance(fact, Mapping):
+        return [f"{key} {value}" for key, value in fact.items()]
+    return [re.sub(r" at 0x[0-9a-f]+", "", repr(fact))]
