@@ -99,7 +99,8 @@ def shortage(needed: float, device: torch.device | None = None) -> str | None:
     if device is not None and device.type == "cuda":
         import torch
 
-        available = torch.cuda.mem_get_info(device)[0]
+        # A GPU may be pretended, to count what a step asks of it.
+        available = torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
     if available is None or needed <= available:
         return None
     return f"{needed / 1e9:.3g} GB ({available / 1e9:.1f} GB are available)"
