@@ -56,30 +56,24 @@ def config_hash(config: Mapping[str, Any], importable: Container[str] | None = N
 def is_same_run(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether a recorded run is the run of this config. A setting that the record lacks came later: it must
     have its default, that of its component's class or of conf/config.yaml."""
-    return next(differing(recorded, config), None) is None
+    return _is_same(_kept(recorded), _kept(config), _defaults())
 
 
-def differing(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys in which a recorded run is not the run of this config."""
-    return _differing(_kept(recorded), _kept(config), _defaults())
-
-
-def _differing(recorded: Any, config: Any, defaults: Any, key: str = "") -> Iterator[str]:
+def _is_same(recorded: Any, config: Any, defaults: Any) -> bool:
     if not isinstance(recorded, Mapping) or not isinstance(config, Mapping):
-        if recorded != config:
-            yield key
-        return
-    prefix = f"{key}." if key else ""
-    yield from (f"{prefix}{name}" for name in recorded if name not in config)
+        return bool(recorded == config)
+    if recorded.keys() - config.keys():
+        return False
     target = str(config.get("_target_", ""))
     if config.keys() - recorded.keys() and target.partition(".")[0] == PACKAGE:
         defaults = _class_defaults(target)
     defaults = defaults if isinstance(defaults, Mapping) else {}
-    for name, value in config.items():
-        if name in recorded:
-            yield from _differing(recorded[name], value, defaults.get(name), f"{prefix}{name}")
-        elif defaults.get(name, NO_DEFAULT) != value:
-            yield f"{prefix}{name}"
+    return all(
+        _is_same(recorded[name], value, defaults.get(name))
+        if name in recorded
+        else defaults.get(name, NO_DEFAULT) == value
+        for name, value in config.items()
+    )
 
 
 @functools.cache

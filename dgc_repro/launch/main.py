@@ -1,10 +1,9 @@
 """The command line: one handler around everything, so that a mistake is one line and exit code 2.
 
 ``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
-``reproduce`` a paper's table; ``queue`` trains a list of them; ``record`` finished runs for the leaderboard;
-``verify-record`` trains a record's seed again; ``compare`` your runs; ``recommend`` a method; ``calibrate`` a
-network; ``selfcheck`` this machine; ``new-paper`` from a template; ``wandb`` uploads finished runs;
-``netlab clean``.
+``reproduce`` a paper's table; ``queue`` trains a list of them; ``compare`` your runs; ``recommend`` a method;
+``calibrate`` a network; ``selfcheck`` this machine; ``new-paper`` from a template; ``wandb`` uploads finished
+runs; ``netlab clean``.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 COMMANDS = {
     "reproduce": "dgc_repro.launch.reproduce:reproduce",
     "queue": "dgc_repro.launch.queue:queue",
-    "record": "dgc_repro.launch.record:record",
-    "verify-record": "dgc_repro.launch.record:verify_record",
     "compare": "dgc_repro.compare:main",
     "recommend": "dgc_repro.predict.recommend:recommend",
     "calibrate": "dgc_repro.predict.calibrate:calibrate",

@@ -99,7 +99,7 @@ def test_mistakes_are_the_same_where_hydra_composes_to_know_its_mode(
 def test_a_word_that_is_no_command(command: Command) -> None:
     line = refused(command("predict", "network=nvlink"))
     assert line.startswith(
-        "predict: no such command; there are: reproduce, queue, record, verify-record, compare, recommend,"
+        "predict: no such command; there are: reproduce, queue, compare, recommend, calibrate, selfcheck,"
     )
 
 

@@ -22,7 +22,7 @@ POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
 PAGES = [folder for place in POOLS for folder in artifacts_in(place)]
 MAKE_BYTES = ("kiwisolver", "matplotlib", "numpy", "pandas", "pillow", "pyarrow", "scipy")
 """Packages that decide the bytes of pages and figures."""
-MEASURED = ("bench", "network", "records")
+MEASURED = ("bench", "network")
 """Folders of tables that `make bench` and its relatives write while they measure, without a pool."""
 
 
