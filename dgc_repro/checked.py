@@ -242,8 +242,8 @@ def _list_of(each: Kind) -> Kind:
 
 def _by_name(name: Kind, each: Kind) -> Kind:
     def fits(value: Any) -> bool:
-        pairs = value.items() if isinstance(value, Mapping) else ((None, None),)
-        return all(name.fits(key) and each.fits(one) for key, one in pairs)
+        is_by_name = isinstance(value, Mapping)
+        return is_by_name and all(name.fits(key) and each.fits(value[key]) for key in value)
 
     like = "settings by name, as {name: value}"
     return Kind(like if each is ANYTHING else f"{like}, each {each.words}", fits, each.hint)

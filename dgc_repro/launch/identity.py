@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.names import conf_dir, with_current_names
 
@@ -39,7 +40,6 @@ WITHOUT_EFFECT = (
 policy). Wrappers that are not in ``wrap`` are left out too, a network that is not named, `stopping` without a
 target, and `generalization` that measures nothing."""
 NO_DEFAULT = object()
-SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def config_hash(config: Mapping[str, Any], importable: Container[str] | None = None) -> str:
@@ -145,19 +145,12 @@ def _source(target: str) -> str | None:
 def read_config(path: Path) -> dict[str, Any]:
     """The resolved config of a run folder, from its ``config.yaml``. Raises UserError."""
     try:
-        config = yaml.load(path.read_text(encoding="utf-8"), SafeLoader)
+        config = files.parsed_yaml(files.text(path))
         if not isinstance(config, dict):
             raise TypeError(f"a mapping, got {type(config).__name__}")
         _kept(config)  # reads what every config has
-    except (
-        yaml.YAMLError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
             f"paths.runs: {path} is not a config ({reason}); delete this file, and the command that made "
             "the run writes it again and continues"

@@ -27,7 +27,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro.errors import UserError, full_disk
+from dgc_repro.errors import UserError, full_disk, shown
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
 from dgc_repro.launch.ranks import (
     FAILED,
@@ -172,5 +172,5 @@ def _stdout_is_closed() -> bool:
 
 def say(text: str, code: int) -> int:
     """Print an error in one line; the exit code."""
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    print(f"error: {shown(text)}", file=sys.stderr, flush=True)
     return code

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dgc_repro.errors import DiskFull, UserError, full_disk, one_line
+from dgc_repro.files import begun, ending, replace, text
 from dgc_repro.launch.environment import threads, threads_of_worker
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
 KILL_AFTER_SECONDS = 15.0  # what the other ranks have to say why and to end, once a rank has failed
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLING_SIGNAL = 3  # the third stop signal kills the ranks
+LOG_BYTES = 2**16  # of the end of a log that are searched for a reason
 AUTOGROUP = Path("/proc/self/autogroup")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -326,7 +328,7 @@ def held(folder: Path) -> Iterator[TextIO]:
             f"paths.runs: {folder} is being written by another process; wait for it, or give another "
             "paths.runs"
         ) from error
-    with lock, (folder / LOG_FILE).open("w", encoding="utf-8") as log:
+    with lock, begun(folder / LOG_FILE) as log:
         for name in (ERROR_FILE, FAILURE_FILE):
             (folder / name).unlink(missing_ok=True)
         yield log
@@ -338,7 +340,7 @@ def raise_unless_finished(
     """Raise UserError, RunStopped or RunFailed unless the run has finished. ``codes``: exit codes of its
     ranks; ``stopped_by``: the signal, where it is known; ``ended``: how the first rank ended, in words."""
     if (folder / ERROR_FILE).is_file():
-        raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
+        raise UserError(text(folder / ERROR_FILE).strip())
     if STOPPED in codes and {*codes} <= {FINISHED, STOPPED}:
         stopped_by = stopped_by or signal.SIGTERM  # sent to one rank; all have agreed to stop
     if stopped_by is not None:
@@ -353,9 +355,9 @@ def what_failed(folder: Path, ended: str = "") -> str:
     killed = ended if "was killed" in ended else ""  # an exit code says less than a traceback
     reason = ""
     with contextlib.suppress(OSError):
-        reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
+        reason = text(folder / FAILURE_FILE).strip()
     if not reason and not killed:  # no rank could write it: the last line of a traceback
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = ending(log, LOG_BYTES).decode("utf-8", errors="replace").split("\n")
         reason = next((line for line in reversed(lines) if line.strip()), ended)
     reason = "; ".join(filter(None, (reason, killed))) or "a rank ended without an error message"
     step = last_checkpoint(folder)
@@ -427,7 +429,7 @@ def work(
         return run_worker(folder, rendezvous, stop, log), False
     except UserError as error:
         with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run
-            (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
+            replace(folder / ERROR_FILE, f"{error}\n".encode())
         if rendezvous is not None:
             rendezvous.refuse(str(error))
         code, traced, is_first = USER_ERROR, f"error: {error}\n", False

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dgc_repro.errors import UserError
+from dgc_repro.files import appended, replace
 from dgc_repro.launch.ranks import (
     FAILED,
     HAS_STORE,
@@ -57,7 +58,7 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
         with held(folder):
             has_sent = True
             token = uuid.uuid4().hex
-            (folder / TOKEN_FILE).write_text(token, encoding="utf-8")
+            replace(folder / TOKEN_FILE, token.encode())
             instructions = {
                 "folder": str(folder.absolute()),
                 "token": token,
@@ -122,7 +123,7 @@ def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, 
     while log is None and time.monotonic() < until:
         with contextlib.suppress(OSError):
             if (folder / TOKEN_FILE).read_text(encoding="utf-8") == instructions["token"]:
-                log = (folder / LOG_FILE).open("a", encoding="utf-8")
+                log = appended(folder / LOG_FILE)
                 break
         time.sleep(0.05)
     if log is None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from dgc_repro import files
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.errors import UserError
 from dgc_repro.sink.interface import Metrics, RunInfo
@@ -192,13 +193,13 @@ class Wandb:
                 entity=self.entity,
                 mode=self.mode,
                 name=name,
-                id=kept.read_text(encoding="ascii").strip() if kept.is_file() else None,
+                id=files.text(kept).strip() if kept.is_file() else None,
                 dir=str(folder),
                 settings=settings,
                 **described,
             )
             if self.mode != "disabled":
-                kept.write_text(f"{run.id}\n", encoding="ascii")
+                files.replace(kept, f"{run.id}\n".encode())
             # An older mirror of this run: one that is synced after another replaces it on the server.
             for other in (folder / "wandb").glob(f"offline-run-*-{run.id}"):
                 if not Path(run.dir).resolve().is_relative_to(other.resolve()):

@@ -86,7 +86,7 @@ def test_the_overview_is_made_again_byte_for_byte(
 
 
 def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:
-    of_pools = {*pool.FILES, pool.VERDICTS_FILE, pool.NUMBERS_FILE}
+    of_pools = {*pool.FILES, pool.SUMS_FILE, pool.VERDICTS_FILE, pool.NUMBERS_FILE}
     known = {
         RESULTS / name for name in ("README.md", "index.html", "claims.jsonl", "claims.parquet")
     }
