@@ -28,6 +28,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError, full_disk, shown
+from dgc_repro.launch.cli_args import refuse_extremes
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
 from dgc_repro.launch.ranks import (
     FAILED,
@@ -38,6 +39,7 @@ from dgc_repro.launch.ranks import (
     RunStopped,
     inside_torchrun,
 )
+from dgc_repro.names import papers_in
 
 if TYPE_CHECKING:
     from dgc_repro.launch.torchrun import Execute
@@ -79,7 +81,14 @@ def leave(code: int) -> NoReturn:
 
 def complete() -> None:
     """Tab completion of the command ``dgc-repro``: ``eval "$(dgc-repro -sc install=bash)"`` (docs/sweeps.md).
-    Hydra's shell functions call it. Without torch it takes about as long as Hydra does."""
+    Hydra's shell functions call it. Without torch it takes about as long as Hydra does. Of commands it knows
+    the artifacts of `reproduce`; Hydra would complain of a word that is no override."""
+    words = os.environ.get("COMP_LINE", "").split(" ")
+    if words[1:2] and words[1] in COMMANDS and any("query=" in word for word in sys.argv):
+        papers = papers_in(conf_dir()).values() if words[1] == "reproduce" else ()
+        names = sorted(name for sections in papers for name in sections.get("artifact", {}))
+        print("\n".join(name for name in names if name.startswith(words[-1])))
+        return
     with contextlib.suppress(UserError):  # a folder that is only half typed
         add_conf_dirs(conf_dirs_apart(os.environ.get("COMP_LINE", "").split())[0])
     if sys.argv[0].endswith(".py"):  # python -m dgc_repro: shells complete by the name of a command
@@ -96,6 +105,7 @@ def _answer_of_hydra() -> None:
 def dispatch(execute: Execute | None = None) -> None:
     """A subcommand, the help, or what Hydra runs. ``execute``: what trains a run, where it is not
     `run_config`'s choice."""
+    refuse_extremes(sys.argv[1:])
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
