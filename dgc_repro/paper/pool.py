@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ TABLES = ("epochs", "decisions", "trace", "lines")
 FILES = (*(f"{table}.parquet" for table in TABLES), RUNS_FILE)
 """The files of the runs."""
 SUMS_FILE = "SHA256SUMS"
+RESTORE = "restore it from git, or remove the folder and reproduce it again"
 Sums = Mapping[str, Collection[str]]
 """By file, the SHA-256 that it may have in hex: one, and two while a pool is replaced."""
 MOST_DECODED, MOST_ROWS = 256 * files.MIB, 10**7
@@ -94,10 +96,10 @@ def checksums(folder: Path) -> dict[str, list[str]]:
     for line in lines:
         entry = re.fullmatch(r"([0-9a-f]{64})  (\S+)", line)
         if entry is None or entry[2] not in FILES:
-            raise UserError(f"{path}: is damaged at {line!r}; restore it from git")
+            raise UserError(f"{path}: is damaged at {line!r}; {RESTORE}")
         found.setdefault(entry[2], []).append(entry[1])
     if end or RUNS_FILE not in found:
-        raise UserError(f"{path}: is truncated; restore it from git")
+        raise UserError(f"{path}: is truncated; {RESTORE}")
     return found
 
 
@@ -148,10 +150,11 @@ def records(folder: Path) -> dict[str, dict[str, Any]]:
 def numbers(folder: Path) -> pd.DataFrame:
     """Return the numbers of all artifacts of a pool, with the artifact in the first column, as text."""
     path = folder / NUMBERS_FILE
-    return as_text(path) if path.is_file() else pd.DataFrame({"artifact": []})
+    is_there = path.is_file()
+    return as_text(io.StringIO(files.text(path))) if is_there else pd.DataFrame({"artifact": []})
 
 
-def as_text(table: Path | IO[str]) -> pd.DataFrame:
+def as_text(table: IO[str]) -> pd.DataFrame:
     """Read a CSV table with the digits that it has."""
     return pd.read_csv(table, dtype=str, keep_default_na=False)
 
@@ -165,14 +168,14 @@ def _damage(folder: Path) -> Iterator[None]:
         raise
     except (*DAMAGE, MemoryError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{folder}: a damaged pool ({reason}); restore it from git") from error
+        raise UserError(f"{folder}: a damaged pool ({reason}); {RESTORE}") from error
 
 
 def _table(folder: Path, name: str, sums: Sums, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a file of a pool. Raises UserError where its checksum is another."""
     content = files.content(folder / name)
     if hashlib.sha256(content).hexdigest() not in sums[name]:
-        raise UserError(f"{folder}: {name} {OTHER}; restore it from git")
+        raise UserError(f"{folder}: {name} {OTHER}; {RESTORE}")
     return decoded(content, columns)
 
 

@@ -173,7 +173,9 @@ class Wandb:
             replay(run.folder, self)
 
     def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> None:
-        """Open a wandb run. One that continues, or is uploaded again, keeps its id."""
+        """Open a wandb run. One that continues, or is uploaded again, keeps its id. Raises UserError where
+        the folder that wandb writes to is a link."""
+        files.refuse_link(folder / "wandb", "sink.mirror")
         self._session.folder = folder
         with self._reporting():
             wandb = silent_wandb()
