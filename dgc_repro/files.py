@@ -103,6 +103,16 @@ def parsed_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from error
 
 
+def as_yaml(value: Any) -> str:
+    """Return a value in YAML that `parsed_yaml` reads: what it holds twice is written twice."""
+    return yaml.dump(value, Dumper=_WithoutAliases, sort_keys=False)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def parsed_json(text: str | bytes) -> Any:
     """Return what a text in JSON says. Raises ValueError, also for a whole number beyond an int64."""
     try:

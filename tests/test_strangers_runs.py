@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -259,6 +260,38 @@ def test_a_dangling_link_makes_no_file(tmp_path: Path) -> None:
 def test_yaml_without_aliases_and_with_few_levels(text: str) -> None:
     with pytest.raises(ValueError, match=r"aliases|levels"):
         files.parsed_yaml(text)
+
+
+def test_what_a_config_holds_twice_is_written_twice() -> None:
+    shared = [1, {"a": 2}]
+    text = files.as_yaml({"seed": 1, "x": shared, "y": {"z": shared}})
+    assert files.parsed_yaml(text) == {"seed": 1, "x": shared, "y": {"z": shared}}
+
+
+OF_RUN_FOLDERS = (
+    *("compare.py", "results.py", "checksums.py", "policy/oracle.py", "train/checkpoint.py"),
+    *("paper/records.py", "paper/decisions.py", "paper/pool.py", "sink/jsonl.py", "sink/wandb.py"),
+    *("launch/single.py", "launch/worker.py", "launch/study.py", "launch/torchrun.py"),
+    *("launch/mirror.py", "launch/identity.py", "launch/networks.py", "train/profile.py"),
+)
+OTHER_WAYS = re.compile(
+    r"\.(read_text|read_bytes|write_text|write_bytes)\(|yaml\.(safe_)?(load|dump)\(|gzip\."
+    r"|\.open\(\"[rwa]|(?<!\.)\bopen\(|read_csv\(path|to_csv\(path|read_table\(path"
+)
+OUR_OWN_FILES = ("conf_dir", "file.read_text(encoding", "hashlib.sha256(Path(str(file))")
+"""Parts of lines that read files of this package, or of a component that the user names."""
+
+
+@pytest.mark.parametrize("module", OF_RUN_FOLDERS)
+def test_run_folders_are_read_and_written_through_one_module(module: str) -> None:
+    source = Path(dgc_repro.__file__).with_name(module.split("/")[0])
+    source = source / module.split("/")[1] if "/" in module else source
+    others = [
+        line.strip()
+        for line in source.read_text().splitlines()
+        if OTHER_WAYS.search(line) and not any(part in line for part in OUR_OWN_FILES)
+    ]
+    assert others == []
 
 
 @pytest.mark.parametrize("text", ["9" * 20, "-" + "9" * 400, "9" * 5000, "[" * 100_000, "{"])

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dgc_repro.errors import UserError
-from dgc_repro.files import refuse_link, replace
+from dgc_repro.files import as_yaml, refuse_link, replace
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import (
     RESULTS_VERSION,
@@ -239,7 +237,7 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
         )
     with writing_to("paths.runs", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        replace(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
+        replace(path, as_yaml(dict(config)).encode())
 
 
 def scale_line(config: Mapping[str, Any]) -> str:

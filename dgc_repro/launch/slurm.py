@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.files import replace
+from dgc_repro.files import replace, text
 from dgc_repro.launch.ranks import (
     FAILED,
     FAILURE_FILE,
@@ -126,7 +126,7 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
     queued, new = {}, {}
     for folder in (folder for folder in runs if folder not in done):
         file = folder / JOB_FILE
-        job = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+        job = text(file).strip() if file.is_file() else ""
         if job in states:
             print(f"already submitted, job {job} ({states[job]}): {folder}", flush=True)
             queued[folder] = job

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dgc_repro.errors import UserError
-from dgc_repro.files import appended, replace
+from dgc_repro.files import appended, replace, text
 from dgc_repro.launch.ranks import (
     FAILED,
     HAS_STORE,
@@ -122,7 +122,7 @@ def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, 
     log: TextIO | None = None
     while log is None and time.monotonic() < until:
         with contextlib.suppress(OSError):
-            if (folder / TOKEN_FILE).read_text(encoding="utf-8") == instructions["token"]:
+            if text(folder / TOKEN_FILE) == instructions["token"]:
                 log = appended(folder / LOG_FILE)
                 break
         time.sleep(0.05)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -300,7 +301,7 @@ def table_of(path: Path, **where: str) -> Any:
     """A wandb table of a CSV file; ``where``: of its rows with these values, without these columns."""
     import pandas as pd
 
-    table = pd.read_csv(path)
+    table = pd.read_csv(io.BytesIO(files.content(path)))
     for column, value in where.items():
         table = table[table.pop(column) == value]
     return silent_wandb().Table(dataframe=table, allow_mixed_types=True)
