@@ -6,7 +6,7 @@ as JSON) and, where runs have any, ``epochs.parquet``, ``decisions.parquet``, ``
 ``SHA256SUMS`` has the checksum of each of these files, as ``sha256sum -c`` reads it. ``verdicts.json`` has
 the verdicts of each artifact and the ids of its runs, and ``numbers.csv`` has the numbers of all artifacts.
 
-A pool may be a stranger's: its files are read as files.py reads, and what they decode to has a bound.
+A pool may be a stranger's: its files are read as files.py reads, and parquet.py bounds what they decode to.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from dgc_repro import files
 from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
+from dgc_repro.paper.parquet import decoded
 from dgc_repro.paper.records import Run, checked_config, in_order, refuse_odd
 
 RUNS_FILE, VERDICTS_FILE, NUMBERS_FILE = "runs.parquet", "verdicts.json", "numbers.csv"
@@ -38,8 +39,6 @@ SUMS_FILE = "SHA256SUMS"
 RESTORE = "restore it from git, or remove the folder and reproduce it again"
 Sums = Mapping[str, Collection[str]]
 """By file, the SHA-256 that it may have in hex: one, and two while a pool is replaced."""
-MOST_DECODED, MOST_ROWS = 256 * files.MIB, 10**7
-"""Bytes and rows of a table in memory. The largest published one has 9 MB and 46,269 rows."""
 DAMAGE = (
     ValueError,
     LookupError,
@@ -177,28 +176,6 @@ def _table(folder: Path, name: str, sums: Sums, columns: Sequence[str] | None = 
     if hashlib.sha256(content).hexdigest() not in sums[name]:
         raise UserError(f"{folder}: {name} {OTHER}; {RESTORE}")
     return decoded(content, columns)
-
-
-def decoded(content: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return a table in parquet, decoded in parts. Raises ValueError where it has more than `MOST_DECODED`
-    bytes or `MOST_ROWS` rows: a few kilobytes can claim, and repeat, gigabytes."""
-    file = pq.ParquetFile(pa.BufferReader(content))
-    groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-    sizes = [group.total_byte_size for group in groups]
-    too_large = f"more than {MOST_DECODED:,} bytes or {MOST_ROWS:,} rows"
-    if sum(sizes) > MOST_DECODED or file.metadata.num_rows > MOST_ROWS:
-        raise ValueError(too_large)
-    # No value is larger than its row group, so that this number of rows is a part of the bound.
-    rows = max(1, min(2**16, MOST_DECODED // 4 // max(1, *sizes, 1)))
-    parts, size = [], 0
-    for part in file.iter_batches(rows, columns=columns, use_threads=False):
-        size += part.nbytes
-        if size > MOST_DECODED:
-            raise ValueError(too_large)
-        parts.append(part)
-    if not parts:
-        return file.read(columns)
-    return pa.Table.from_batches(parts)
 
 
 def _write(table: pa.Table, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -19,7 +20,7 @@ import pytest
 
 import dgc_repro
 from dgc_repro.errors import UserError
-from dgc_repro.paper import pool, publish
+from dgc_repro.paper import parquet, pool, publish
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
@@ -211,10 +212,79 @@ assert used < 900, used
 
 def test_a_small_pool_of_many_rows_is_refused() -> None:
     content = io.BytesIO()
-    pq.write_table(pa.table({"id": pa.nulls(pool.MOST_ROWS + 1)}), content, compression="zstd")
+    table = pa.table({"id": pa.nulls(parquet.MOST_ROWS + 1)})
+    pq.write_table(table, content, compression="zstd")
     assert len(content.getvalue()) < 2**16
     with pytest.raises(ValueError, match="more than"):
-        pool.decoded(content.getvalue())
+        parquet.decoded(content.getvalue())
+
+
+def zigzag(value: int, length: int) -> bytes:
+    """A varint of Thrift's with this number of bytes, more than it needs perhaps."""
+    bits = 2 * value
+    return bytes((bits >> 7 * n & 127) | 128 * (n < length - 1) for n in range(length))
+
+
+def test_a_footer_that_claims_few_bytes_is_not_believed() -> None:
+    """One value of 300 MiB in a page, which the footer says has 100 bytes."""
+    size = 300 * 2**20
+    stream = io.BytesIO()
+    pq.write_table(
+        pa.table({"id": pa.array([bytes(size)], pa.binary())}), stream, compression="zstd",
+        use_dictionary=False, write_statistics=False, store_schema=False,
+    )  # fmt: skip
+    content = stream.getvalue()
+    claimed = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).total_byte_size
+    head, footer = content[:-500], content[-500:]
+    honest = zigzag(claimed, 5)
+    assert footer.count(honest) == 2
+    lying = head + footer.replace(honest, zigzag(100, 5))
+    metadata = pq.ParquetFile(io.BytesIO(lying)).metadata
+    assert metadata.row_group(0).total_byte_size == 100
+    assert parquet.unpacked_bytes(lying, metadata.row_group(0)) >= size
+    with pytest.raises(ValueError, match="more than"):
+        parquet.decoded(lying)
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_the_headers_of_pages_say_what_an_honest_footer_says(
+    compression: str, version: str
+) -> None:
+    table = pa.table(
+        {
+            "text": [f"word {n % 7}" for n in range(20_000)],
+            "number": [n / 3 for n in range(20_000)],
+            "empty": pa.nulls(20_000, pa.int64()),
+            "list": [[n] * (n % 3) for n in range(20_000)],
+        }
+    )
+    stream = io.BytesIO()
+    pq.write_table(
+        table, stream, compression=compression, data_page_version=version, data_page_size=4096,
+        row_group_size=7000, write_page_checksum=True,
+    )  # fmt: skip
+    content = stream.getvalue()
+    metadata = pq.ParquetFile(io.BytesIO(content)).metadata
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        # The footer counts the headers too.
+        assert 0.8 * group.total_byte_size < parquet.unpacked_bytes(content, group)
+        assert parquet.unpacked_bytes(content, group) <= group.total_byte_size
+    assert parquet.decoded(content).equals(table)
+    assert parquet.decoded(content, ["number"]).equals(table.select(["number"]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_broken_pages_end_in_an_error_that_pools_expect(seed: int) -> None:
+    content = (PLACE / pool.RUNS_FILE).read_bytes()
+    places = random.Random(seed)
+    for _ in range(200):
+        changed = bytearray(content)
+        for _ in range(3):
+            changed[places.randrange(len(content))] = places.randrange(256)
+        with contextlib.suppress(*pool.DAMAGE):
+            parquet.decoded(bytes(changed))
 
 
 @pytest.mark.parametrize(
