@@ -17,6 +17,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dgc_repro import files
+from dgc_repro.checked import refuse
 from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
 from dgc_repro.paper.parquet import decoded
@@ -53,13 +55,22 @@ RECORD = ("config", "environment", "summary", "columns")
 """JSON in the file of the runs; ``columns``: by table, the columns of this run."""
 
 
+@dataclass
+class RecordShape:
+    """What readers take for granted of an artifact's entry in `VERDICTS_FILE`."""
+
+    title: str
+    verdicts: Sequence[Mapping[Any, Any]]
+    runs: Sequence[str]
+
+
 def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
     """Return the runs of a pool, ordered by row and seed; ``ids``: only these. Raises UserError for a file
     that is broken or has another checksum, or an id that is missing."""
     if not (folder / RUNS_FILE).is_file():
         raise UserError(f"{folder}: no {RUNS_FILE}; give a pool such as results/gravac/small")
     wanted = None if ids is None else set(ids)
-    with _damage(folder):
+    with damage(folder):
         sums = checksums(folder)
         lines = _table(folder, RUNS_FILE, sums).to_pylist()
         known = [line for line in lines if wanted is None or line["id"] in wanted]
@@ -75,7 +86,7 @@ def configs(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the configs of a pool's runs by id; none where there is no pool. Raises UserError."""
     if not (folder / RUNS_FILE).is_file():
         return {}
-    with _damage(folder):
+    with damage(folder):
         lines = _table(folder, RUNS_FILE, checksums(folder), ["id", "config"]).to_pylist()
         return {line["id"]: checked_config(files.parsed_json(line["config"])) for line in lines}
 
@@ -141,9 +152,17 @@ def write(runs: Sequence[Run], folder: Path) -> None:
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return by artifact what verdicts.json of a pool says: title, tally, verdicts, ids of runs."""
+    """Return by artifact what verdicts.json of a pool says: title, tally, verdicts, ids of runs. Raises
+    UserError."""
     path = folder / VERDICTS_FILE
-    return files.parsed_json(files.content(path)) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    with damage(folder):
+        found = files.parsed_json(files.content(path))
+        refuse_odd(found)
+        for record in found.values():
+            refuse(RecordShape, record)
+    return dict(found)
 
 
 def numbers(folder: Path) -> pd.DataFrame:
@@ -159,7 +178,7 @@ def as_text(table: IO[str]) -> pd.DataFrame:
 
 
 @contextlib.contextmanager
-def _damage(folder: Path) -> Iterator[None]:
+def damage(folder: Path) -> Iterator[None]:
     """Raise UserError for whatever reading a broken pool may raise."""
     try:
         yield

@@ -318,6 +318,22 @@ def test_a_pool_with_values_of_other_types_is_one_line(
     assert len(said) < 2000
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "5", "{", "[" * 100_000, '{"table1": 5}', '{"table1": {"title": 1, "runs": []}}'),
+        '{"table1": {"title": "x", "verdicts": [5], "runs": []}}',
+        '{"table1": {"title": "x", "verdicts": [{}], "runs": []}}',
+        '{"table1": {"title": "\\u001b[2J", "verdicts": [], "runs": []}}',
+    ],
+)
+def test_verdicts_of_other_types_are_one_line(copied: Path, text: str) -> None:
+    (copied / pool.VERDICTS_FILE).write_text(text)
+    with pytest.raises(UserError, match=r"a damaged pool") as caught:
+        dgc_repro.load_claims(copied.parents[1])
+    assert "\n" not in str(caught.value)
+
+
 def test_a_linked_file_of_a_pool_is_not_read(copied: Path, tmp_path: Path) -> None:
     path = copied / pool.RUNS_FILE
     path.rename(tmp_path / "outside.parquet")
