@@ -31,8 +31,6 @@ MOST_BYTES = {
     ".jsonl": 1024 * MIB,
     ".csv": 256 * MIB,
     ".parquet": 64 * MIB,
-    ".gz": 64 * MIB,
-    ".wandb": 1024 * MIB,
 }
 """The largest file that is read, by suffix; the largest published files have less than a tenth of it."""
 MOST_OTHERS = MIB

@@ -246,8 +246,9 @@ def refuse_odd(value: Any, place: str = "") -> None:
     if place.count(".") > files.MOST_DEPTH:
         raise ValueError(f"{place}: too many levels")
     if isinstance(value, Mapping):
-        if {*map(type, value)} not in (set(), {str}, {int}):
-            raise ValueError(f"{place}: keys that are words, got others")
+        kinds = {*map(type, value)}  # JSON of the mapping is sorted by its keys
+        if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
+            raise ValueError(f"{place}: keys that are words, or all numbers, got others")
         for key, one in value.items():
             refuse_odd(str(key), f"{below}a key")
             refuse_odd(one, f"{below}{key}")
