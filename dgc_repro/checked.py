@@ -94,8 +94,11 @@ def one_of(known: Iterable[object]) -> Rule:
 Count = Annotated[int, within(1)]
 Positive = Annotated[float, within(above=0)]
 Rate = Annotated[
-    float, within(above=0, most=10**15)
-]  # of learning: torch's products of it fit float32
+    float,
+    within(above=0, most=10**15),  # torch's products of it fit float32
+    Rule("{} that float32 does not round to 0", lambda value: value > 2.0**-150),
+]
+"""Of learning."""
 WeightDecay = Annotated[float, within(0, 10**15)]
 Share = Annotated[float, within(above=0, most=1)]
 
@@ -127,7 +130,14 @@ def refuse(cls: type, settings: Mapping[str, Any]) -> None:
             huge = isinstance(value, int) and abs(value) > MOST
             words = f"{kind.words}, at most {MOST:.0e}" if huge else kind.words
             hint = "" if kind.hint == IN_QUOTES and not _is_number(value) else kind.hint
-            raise ValueError(f"{name}: {words}, got {value!r}{hint and '; '}{hint}")
+            raise ValueError(f"{name}: {words}, got {_text(value)}{hint and '; '}{hint}")
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of more than 4,300 digits"
 
 
 @cache
@@ -242,8 +252,8 @@ def _list_of(each: Kind) -> Kind:
 
 def _by_name(name: Kind, each: Kind) -> Kind:
     def fits(value: Any) -> bool:
-        pairs = value.items() if isinstance(value, Mapping) else ((None, None),)
-        return all(name.fits(key) and each.fits(one) for key, one in pairs)
+        is_by_name = isinstance(value, Mapping)
+        return is_by_name and all(name.fits(key) and each.fits(value[key]) for key in value)
 
     like = "settings by name, as {name: value}"
     return Kind(like if each is ANYTHING else f"{like}, each {each.words}", fits, each.hint)

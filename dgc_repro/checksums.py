@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from dgc_repro import files
+from dgc_repro.errors import UserError
 
 FILES, OWN = "files", "sha256"
 Entry = tuple[int, str]
@@ -28,6 +32,18 @@ def entry_of(content: bytes) -> Entry:
     return len(content), hashlib.sha256(content).hexdigest()
 
 
+def entry_in(path: Path) -> Entry:
+    """The entry of a file. Raises Damaged for one that cannot be read, and for a link."""
+    try:
+        with files.opened(path) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return os.fstat(file.fileno()).st_size, digest
+    except UserError as error:
+        raise Damaged(str(error)) from error
+    except OSError as error:
+        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
+
+
 def sealed(record: Mapping[str, Any]) -> bytes:
     """The record as JSON, with the checksum of all its other entries."""
     others = {key: value for key, value in record.items() if key != OWN}
@@ -38,18 +54,24 @@ def sealed(record: Mapping[str, Any]) -> bytes:
 
 def sealed_summary(path: Path, summary: Mapping[str, Any]) -> bytes:
     """The content of summary.json of a finished run, with the checksums of the record beside it."""
-    record = [file for file in path.parent.iterdir() if file.suffix in RECORD and file != path]
-    return sealed({**summary, FILES: {f.name: entry_of(f.read_bytes()) for f in sorted(record)}})
+    record = [
+        file
+        for file in sorted(path.parent.iterdir())
+        if file.suffix in RECORD and file != path and not file.is_symlink()
+    ]
+    return sealed({**summary, FILES: {file.name: entry_in(file) for file in record}})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """Read a record that `sealed` made. Raises Damaged, also for a record without a checksum."""
     try:
-        content = path.read_bytes()
-        record = json.loads(content)
+        content = files.content(path)
+        record = files.parsed_json(content)
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except UserError as error:
+        raise Damaged(str(error)) from error
+    except ValueError as error:
         raise Damaged(f"{path.name} is not JSON: {error}") from error
     if not isinstance(record, dict) or OWN not in record:
         raise Damaged(
@@ -64,13 +86,13 @@ def verified(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Compare a record, read from this file, and the files that it lists with their checksums; return it
     without the checksums. Older versions wrote none: such a record is not verified. Raises Damaged."""
     if FILES in record or OWN in record:  # one flipped bit cannot hide both
-        files = read_sealed(path).get(FILES)
-        if not isinstance(files, dict) or any(Path(name).name != name for name in files):
+        listed = read_sealed(path).get(FILES)
+        if not isinstance(listed, dict) or any(Path(name).name != name for name in listed):
             raise Damaged(f"{path.name} has no list of the files beside it")
-        for name, entry in files.items():
+        for name, entry in listed.items():
             file = path.parent / name
             if not file.is_file():
                 raise Damaged(f"{name} is missing")
-            if [*entry_of(file.read_bytes())] != entry:
+            if [*entry_in(file)] != entry:
                 raise Damaged(f"{name} {OTHER}")
     return {key: value for key, value in record.items() if key not in (FILES, OWN)}

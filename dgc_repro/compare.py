@@ -31,6 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.errors import UserError
+from dgc_repro.files import replace
 from dgc_repro.paper import facts, panels, plot, setting_names
 from dgc_repro.paper.frame import amount, count, number
 from dgc_repro.paper.records import Run
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str]) -> None:
     if len(kept) < len(runs):
         print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
     place.mkdir(parents=True, exist_ok=True)
-    pd.concat([task.table for task in tasks]).to_csv(place / "compare.csv", index=False)
+    table = pd.concat([task.table for task in tasks]).to_csv(index=False)
+    replace(place / "compare.csv", table.encode())
     plot.save(figure(tasks, given.x), place, "compare")
     print(f"table: {place / 'compare.csv'}\nfigure: {place / 'compare.png'}")
 

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 MOST_LETTERS = 300  # of an error's line
+LONG_WORD, LONG_MESSAGE = 240, 1500
+"""Letters of a word and of a message from which `shown` shortens them. Paths are words."""
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_WORD = re.compile(rf"\S{{{LONG_WORD + 1},}}")
+
+
+def shown(text: str) -> str:
+    """Return a text as a terminal may get it: control characters as escapes (\\x1b), and long words and
+    messages without their middle."""
+    text = CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    text = _WORD.sub(lambda found: _shortened(found[0], LONG_WORD), text)
+    return _shortened(text, LONG_MESSAGE)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}...({len(text):,} letters)...{text[-most // 4 :]}"
 
 
 class UserError(ValueError):
     """Something only the user can mend: a setting, a file, a missing device.
 
     The message is one line that begins with the config key (``dataset.root: ...``) and ends with
-    the likely fix. The entry points print it and exit with code 2.
+    the likely fix. The entry points print it and exit with code 2. It may repeat a value that the user or a
+    stranger's file has given: `shown` makes that safe.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shown(str(message)))
 
 
 class DiskFull(OSError):
@@ -43,7 +66,7 @@ def one_line(error: BaseException) -> str:
     """An error's type and message; of a full disk, its file."""
     if full := full_disk(error, "a file"):
         return str(full)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
+    return shown(" ".join(f"{type(error).__name__}: {error}".split()))[:MOST_LETTERS]
 
 
 @contextmanager

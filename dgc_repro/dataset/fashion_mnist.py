@@ -14,7 +14,6 @@ algorithms", 2017 (arXiv:1708.07747).
 
 from __future__ import annotations
 
-import gzip
 import math
 import zlib
 from pathlib import Path
@@ -28,6 +27,7 @@ from dgc_repro.checked import checked
 from dgc_repro.dataset.download import downloading, fetch
 from dgc_repro.dataset.images import Images, ImageSettings, Splits, hold_out
 from dgc_repro.errors import UserError
+from dgc_repro.files import MIB, content, unpacked
 
 MIRROR = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 MD5 = {  # of the compressed files, as torchvision.datasets.FashionMNIST lists them
@@ -38,6 +38,7 @@ MD5 = {  # of the compressed files, as torchvision.datasets.FashionMNIST lists t
 }
 DEFAULT_FOLDER = Path("data") / "fashion_mnist"
 SIDE_PIXELS, BORDER_PIXELS, NUM_CLASSES = 28, 2, 10
+MOST_BYTES = 64 * MIB  # of an unpacked file; 60,000 images are 45 MiB
 BYTES = 8  # the code of "unsigned byte" in an IDX file
 BOTH_WAYS = (
     "put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and "
@@ -108,7 +109,9 @@ def _read(root: Path, name: str, dimensions: int) -> Tensor:
     path = _path(root, name)
     assert path is not None
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        place = path.resolve()  # a data set is the user's own, and may be linked
+        is_packed = path.suffix == ".gz"
+        data = unpacked(place, MOST_BYTES) if is_packed else content(place, MOST_BYTES)
     except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
         raise UserError(f"dataset.root: {path} cannot be read ({error})") from error
     begin = 4 + 4 * dimensions

@@ -19,7 +19,21 @@ Reader = Callable[[str, str], Any]
 Keys = Mapping[str, tuple[Reader, Any] | tuple[Reader, Any, str]]
 """What reads each key of a sub-command, its default, and what it means (else its reader's docstring)."""
 MOST_WORKERS = 65536
+MOST_DIGITS, MOST_LEVELS = 1000, 32  # of an argument
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9}
+
+
+def refuse_extremes(arguments: Sequence[str]) -> None:
+    """Raise UserError for a number with more digits, or lists with more levels, than Python reads."""
+    for argument in arguments:
+        key = argument.partition("=")[0]
+        if digits := re.search(rf"[0-9_]{{{MOST_DIGITS + 1},}}", argument):
+            raise UserError(f"{key}: a number of at most {MOST_DIGITS} digits, got {digits[0]}")
+        level = 0
+        for letter in argument:
+            level += (letter in "[{(") - (letter in "]})")
+            if level > MOST_LEVELS:
+                raise UserError(f"{key}: at most {MOST_LEVELS} levels of lists, got more")
 
 
 def read(

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.names import SAME_VALUE, conf_dir, with_current_names
 
@@ -39,7 +40,6 @@ WITHOUT_EFFECT = (
 policy). Wrappers that are not in ``wrap`` are left out too, a network that is not named, `stopping` without a
 target, and `generalization` that measures nothing."""
 NO_DEFAULT = object()
-SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def config_hash(config: Mapping[str, Any], importable: Container[str] | None = None) -> str:
@@ -56,30 +56,24 @@ def config_hash(config: Mapping[str, Any], importable: Container[str] | None = N
 def is_same_run(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether a recorded run is the run of this config. A setting that the record lacks came later: it must
     have its default, that of its component's class or of conf/config.yaml."""
-    return next(differing(recorded, config), None) is None
+    return _is_same(_kept(recorded), _kept(config), _defaults())
 
 
-def differing(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys in which a recorded run is not the run of this config."""
-    return _differing(_kept(recorded), _kept(config), _defaults())
-
-
-def _differing(recorded: Any, config: Any, defaults: Any, key: str = "") -> Iterator[str]:
+def _is_same(recorded: Any, config: Any, defaults: Any, key: str = "") -> bool:
     if not isinstance(recorded, Mapping) or not isinstance(config, Mapping):
-        if recorded != config and (recorded, config) != SAME_VALUE.get(key):
-            yield key
-        return
-    prefix = f"{key}." if key else ""
-    yield from (f"{prefix}{name}" for name in recorded if name not in config)
+        return bool(recorded == config) or SAME_VALUE.get(key) == (recorded, config)
+    if recorded.keys() - config.keys():
+        return False
     target = str(config.get("_target_", ""))
     if config.keys() - recorded.keys() and target.partition(".")[0] == PACKAGE:
         defaults = _class_defaults(target)
     defaults = defaults if isinstance(defaults, Mapping) else {}
-    for name, value in config.items():
-        if name in recorded:
-            yield from _differing(recorded[name], value, defaults.get(name), f"{prefix}{name}")
-        elif defaults.get(name, NO_DEFAULT) != value:
-            yield f"{prefix}{name}"
+    return all(
+        _is_same(recorded[name], value, defaults.get(name), f"{key}.{name}" if key else str(name))
+        if name in recorded
+        else defaults.get(name, NO_DEFAULT) == value
+        for name, value in config.items()
+    )
 
 
 @functools.cache
@@ -151,19 +145,12 @@ def _source(target: str) -> str | None:
 def read_config(path: Path) -> dict[str, Any]:
     """The resolved config of a run folder, from its ``config.yaml``. Raises UserError."""
     try:
-        config = yaml.load(path.read_text(encoding="utf-8"), SafeLoader)
+        config = files.parsed_yaml(files.text(path))
         if not isinstance(config, dict):
             raise TypeError(f"a mapping, got {type(config).__name__}")
         _kept(config)  # reads what every config has
-    except (
-        yaml.YAMLError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
             f"paths.runs: {path} is not a config ({reason}); delete this file, and the command that made "
             "the run writes it again and continues"

@@ -1,10 +1,9 @@
 """The command line: one handler around everything, so that a mistake is one line and exit code 2.
 
 ``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
-``reproduce`` a paper's table; ``queue`` trains a list of them; ``record`` finished runs for the leaderboard;
-``verify-record`` trains a record's seed again; ``compare`` your runs; ``recommend`` a method; ``calibrate`` a
-network; ``selfcheck`` this machine; ``new-paper`` from a template; ``wandb`` uploads finished runs;
-``netlab clean``.
+``reproduce`` a paper's table; ``queue`` trains a list of them; ``compare`` your runs; ``recommend`` a method;
+``calibrate`` a network; ``selfcheck`` this machine; ``new-paper`` from a template; ``wandb`` uploads finished
+runs; ``netlab clean``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro.errors import UserError, full_disk
+from dgc_repro.errors import UserError, full_disk, shown
+from dgc_repro.launch.cli_args import refuse_extremes
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
 from dgc_repro.launch.ranks import (
     FAILED,
@@ -39,6 +39,7 @@ from dgc_repro.launch.ranks import (
     RunStopped,
     inside_torchrun,
 )
+from dgc_repro.names import papers_in
 
 if TYPE_CHECKING:
     from dgc_repro.launch.torchrun import Execute
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 COMMANDS = {
     "reproduce": "dgc_repro.launch.reproduce:reproduce",
     "queue": "dgc_repro.launch.queue:queue",
-    "record": "dgc_repro.launch.record:record",
-    "verify-record": "dgc_repro.launch.record:verify_record",
     "compare": "dgc_repro.compare:main",
     "recommend": "dgc_repro.predict.recommend:recommend",
     "calibrate": "dgc_repro.predict.calibrate:calibrate",
@@ -82,7 +81,14 @@ def leave(code: int) -> NoReturn:
 
 def complete() -> None:
     """Tab completion of the command ``dgc-repro``: ``eval "$(dgc-repro -sc install=bash)"`` (docs/sweeps.md).
-    Hydra's shell functions call it. Without torch it takes about as long as Hydra does."""
+    Hydra's shell functions call it. Without torch it takes about as long as Hydra does. Of commands it knows
+    the artifacts of `reproduce`; Hydra would complain of a word that is no override."""
+    words = os.environ.get("COMP_LINE", "").split(" ")
+    if words[1:2] and words[1] in COMMANDS and any("query=" in word for word in sys.argv):
+        papers = papers_in(conf_dir()).values() if words[1] == "reproduce" else ()
+        names = sorted(name for sections in papers for name in sections.get("artifact", {}))
+        print("\n".join(name for name in names if name.startswith(words[-1])))
+        return
     with contextlib.suppress(UserError):  # a folder that is only half typed
         add_conf_dirs(conf_dirs_apart(os.environ.get("COMP_LINE", "").split())[0])
     if sys.argv[0].endswith(".py"):  # python -m dgc_repro: shells complete by the name of a command
@@ -99,6 +105,7 @@ def _answer_of_hydra() -> None:
 def dispatch(execute: Execute | None = None) -> None:
     """A subcommand, the help, or what Hydra runs. ``execute``: what trains a run, where it is not
     `run_config`'s choice."""
+    refuse_extremes(sys.argv[1:])
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
         return
@@ -175,5 +182,5 @@ def _stdout_is_closed() -> bool:
 
 def say(text: str, code: int) -> int:
     """Print an error in one line; the exit code."""
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    print(f"error: {shown(text)}", file=sys.stderr, flush=True)
     return code

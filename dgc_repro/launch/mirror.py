@@ -96,10 +96,12 @@ def mirror_of(given: Sequence[str]) -> Wandb | None:
 
 
 def run_folders(place: Path) -> list[Path]:
-    """The folder itself if it is a run folder, else the run folders in it. Raises UserError if none."""
+    """The folder itself if it is a run folder, else the run folders in it, without links. Raises UserError if
+    none."""
     if (place / "config.yaml").is_file():
         return [place]
-    if found := sorted(path.parent for path in place.glob("*/config.yaml")):
+    found = sorted(path.parent for path in place.glob("*/config.yaml"))
+    if found := [folder for folder in found if not folder.is_symlink()]:
         return found
     raise UserError(
         f"{place}: no run folder, and none in it; settings are written sink.<key>=<value>"

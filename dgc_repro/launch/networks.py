@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.config_store import ConfigStore
 
+from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Cost
 from dgc_repro.launch.components import component
@@ -82,10 +82,10 @@ def with_profiles(overrides: Sequence[str]) -> list[str]:
 def read_profile(path: Path) -> dict[str, Any]:
     """A profile's settings, checked. Raises UserError."""
     try:
-        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+        written = files.parsed_yaml(files.text(path.resolve()))
     except OSError as error:
         raise UserError(f"network: cannot read {path} ({error.strerror})") from error
-    except yaml.YAMLError as error:
+    except ValueError as error:
         raise UserError(f"network: {path} is no YAML ({' '.join(str(error).split())})") from error
     if not isinstance(written, dict):
         raise UserError(f"network: {path} holds no profile; write one as conf/network/*.yaml are")

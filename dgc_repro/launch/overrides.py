@@ -21,7 +21,7 @@ from dgc_repro.launch.typed import made, nearest, nearest_key
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.names import renamed
 
-NOT_KEYS = ("hydra", "paper", "queue", "records", "wandb")
+NOT_KEYS = ("hydra", "paper", "queue", "wandb")
 """Files and groups of configs whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
 """Config keys that are not settings of a run."""
@@ -106,7 +106,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
             continue
         given = read.value()
         for name in getattr(given, "list", [given]) if isinstance(given, Sweep) else [given]:
-            if not isinstance(name, str | list | dict) and not hasattr(name, "text"):
+            names = name if isinstance(name, list) else [name]
+            if not all(isinstance(one, str | dict) or hasattr(one, "text") for one in names):
                 raise UserError(f"{group}: a name, got {name!r}; {nearest('', options(group))}")
 
 

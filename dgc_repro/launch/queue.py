@@ -18,8 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-
+from dgc_repro import files
 from dgc_repro.checked import Positive, checked
 from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import read, some_text, yes_no
@@ -126,10 +125,10 @@ def queue(arguments: Sequence[str]) -> None:
 def planned(file: Path, given: Sequence[str]) -> list[Part]:
     """Return the entries of a list with their runs. Raises UserError, which names the entry that is wrong."""
     try:
-        nodes = yaml.safe_load(file.read_text(encoding="utf-8"))["queue"]
+        nodes = files.parsed_yaml(files.text(file.resolve()))["queue"]
         if not isinstance(nodes, list):
             raise TypeError("a list")
-    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"file: {file} has no list `queue:` ({reason}); write it as conf/queue.yaml says"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import functools
 import gc
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 
 from dgc_repro.errors import DiskFull, UserError, full_disk, one_line
+from dgc_repro.files import appended, begun, ending, replace, text
 from dgc_repro.launch.environment import threads, threads_of_worker
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
 KILL_AFTER_SECONDS = 15.0  # what the other ranks have to say why and to end, once a rank has failed
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLING_SIGNAL = 3  # the third stop signal kills the ranks
+LOG_BYTES = 2**16  # of the end of a log that are searched for a reason
 AUTOGROUP = Path("/proc/self/autogroup")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -349,13 +350,7 @@ def held(folder: Path) -> Iterator[Held]:
     launcher was killed still hold the folder.
     """
     path = folder / LOCK_FILE
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise UserError(f"paths.runs: {path} is a symbolic link; remove it") from error
-    with os.fdopen(lock, "r+"):
+    with appended(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -366,12 +361,13 @@ def held(folder: Path) -> Iterator[Held]:
                 + "; wait for it, end it, or give another paths.runs"
             ) from error
         launch = uuid.uuid4().hex
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, launch.encode(), 0)
-        with _variable(LAUNCH, launch), (folder / LOG_FILE).open("w", encoding="utf-8") as log:
+        lock.truncate(0)
+        lock.write(launch)
+        lock.flush()
+        with _variable(LAUNCH, launch), begun(folder / LOG_FILE) as log:
             for name in (ERROR_FILE, FAILURE_FILE):
                 (folder / name).unlink(missing_ok=True)
-            yield Held(log, lock)
+            yield Held(log, lock.fileno())
 
 
 @contextlib.contextmanager
@@ -399,11 +395,8 @@ def _holding(path: Path) -> list[int]:
 
 def launch_in(folder: Path) -> str:
     """Return the id of the newest launch in a run folder; empty where there was none."""
-    with (
-        contextlib.suppress(OSError),
-        (folder / LOCK_FILE).open(encoding="ascii", errors="replace") as file,
-    ):
-        return file.read(64)
+    with contextlib.suppress(OSError, ValueError):
+        return text(folder / LOCK_FILE)
     return ""
 
 
@@ -421,7 +414,7 @@ def raise_unless_finished(
     """Raise UserError, RunStopped or RunFailed unless the run has finished. ``codes``: exit codes of its
     ranks; ``stopped_by``: the signal, where it is known; ``ended``: how the first rank ended, in words."""
     if (folder / ERROR_FILE).is_file():
-        raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
+        raise UserError(text(folder / ERROR_FILE).strip())
     if STOPPED in codes and {*codes} <= {FINISHED, STOPPED}:
         stopped_by = stopped_by or signal.SIGTERM  # sent to one rank; all have agreed to stop
     if stopped_by is not None:
@@ -436,9 +429,9 @@ def what_failed(folder: Path, ended: str = "") -> str:
     killed = ended if "was killed" in ended else ""  # an exit code says less than a traceback
     reason = ""
     with contextlib.suppress(OSError):
-        reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
+        reason = text(folder / FAILURE_FILE).strip()
     if not reason and not killed:  # no rank could write it: the last line of a traceback
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = ending(log, LOG_BYTES).decode("utf-8", errors="replace").split("\n")
         reason = next((line for line in reversed(lines) if line.strip()), ended)
     reason = "; ".join(filter(None, (reason, killed))) or "a rank ended without an error message"
     step = last_checkpoint(folder)
@@ -511,11 +504,9 @@ def work(
     except Superseded:
         return FAILED, False
     except UserError as error:
-        with contextlib.suppress(
-            OSError, Superseded
-        ):  # rank 0 may have removed a refused run's folder
+        with contextlib.suppress(OSError, Superseded):  # rank 0 may have removed a refused run
             refuse_superseded(folder)
-            (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
+            replace(folder / ERROR_FILE, f"{error}\n".encode())
         if rendezvous is not None:
             rendezvous.refuse(str(error))
         code, traced, is_first = USER_ERROR, f"error: {error}\n", False

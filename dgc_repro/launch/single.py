@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dgc_repro.errors import UserError
+from dgc_repro.files import as_yaml, refuse_link, replace
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import (
     RESULTS_VERSION,
@@ -35,7 +34,7 @@ from dgc_repro.launch.typed import nearest
 from dgc_repro.names import scale_of
 from dgc_repro.paper import records
 from dgc_repro.paper.decisions import json_lines
-from dgc_repro.sink.jsonl import replace
+from dgc_repro.train import checkpoint
 
 DEFAULT_COMPRESSOR = "dense"
 NOT_IN_NAMES = (
@@ -228,6 +227,8 @@ def is_done(folder: Path) -> bool:
 def prepare(folder: Path, config: Mapping[str, Any]) -> None:
     """Make the folder and write its config, unless it holds another one."""
     path = folder / "config.yaml"
+    for place in (folder, folder / checkpoint.FOLDER):
+        refuse_link(place, "paths.runs")
     say_damaged(folder)
     if path.is_file() and not is_same_run(read_config(path), config):
         raise UserError(
@@ -236,7 +237,7 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
         )
     with writing_to("paths.runs", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        replace(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
+        replace(path, as_yaml(dict(config)).encode())
 
 
 def scale_line(config: Mapping[str, Any]) -> str:

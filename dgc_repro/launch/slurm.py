@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from dgc_repro.errors import UserError
+from dgc_repro.files import replace, text
 from dgc_repro.launch.ranks import (
     FAILED,
     FAILURE_FILE,
@@ -125,7 +126,7 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
     queued, new = {}, {}
     for folder in (folder for folder in runs if folder not in done):
         file = folder / JOB_FILE
-        job = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+        job = text(file).strip() if file.is_file() else ""
         if job in states:
             print(f"already submitted, job {job} ({states[job]}): {folder}", flush=True)
             queued[folder] = job
@@ -284,7 +285,7 @@ def _submit(
         size = f"{workers} worker{'s' * (workers != 1)} on {nodes} node{'s' * (nodes != 1)}"
         print(f"{size} (launch=slurm), {scale_line(runs[first])}", flush=True)
     for folder, job in zip(runs, ids, strict=True):
-        (folder / JOB_FILE).write_text(f"{job}\n", encoding="utf-8")
+        replace(folder / JOB_FILE, f"{job}\n".encode())
         log = log_file(Path(launch["logs"]), job)
         print(f"submitted job {job}: {folder} (log: {log})", flush=True)
     return dict(zip(runs, ids, strict=True))

@@ -23,8 +23,9 @@ from dgc_repro.checked import Count, Rule, checked, within
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.errors import UserError, writing
+from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import in_memory_order
+from dgc_repro.files import replace
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run
@@ -140,8 +141,7 @@ def compute(config: Mapping[str, Any], folder: Path) -> None:
         here = environment.describe(device, "none", 1, facts.pop("data"))
     write_json(folder / "environment.json", here | more)
     short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
-    with writing(path := folder / FILES[kind]):
-        pd.DataFrame(short, dtype=object).to_csv(path, index=False)
+    replace(folder / FILES[kind], pd.DataFrame(short, dtype=object).to_csv(index=False).encode())
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}
     write_summary(folder / "summary.json", summary)
 

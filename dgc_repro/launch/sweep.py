@@ -174,7 +174,7 @@ def one_of_sweep(
     Raises UserError or RunFailed, after a line in the record."""
     hydra: Any = HydraConfig.get()
     record = Path(hydra.runtime.cwd, hydra.sweep.dir, RECORD)
-    num_runs = json_lines(record)[0]["runs"]
+    num_runs = next(json_lines(record))["runs"]
     os.environ[RUNS_AT_ONCE] = str(_runs_at_once(hydra, num_runs))
     print(f"[{hydra.job.num + 1}/{num_runs}] {' '.join(given)}", flush=True)
     line: dict[str, Any] = {"run": hydra.job.num, "overrides": given}

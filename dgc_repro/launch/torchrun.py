@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dgc_repro.errors import UserError
+from dgc_repro.files import appended
 from dgc_repro.launch.ranks import (
     FAILED,
     HAS_STORE,
@@ -115,7 +116,7 @@ def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, 
     log: TextIO | None = None
     while log is None and time.monotonic() < until:
         if launch_in(folder) == instructions[LAUNCH]:
-            log = (folder / LOG_FILE).open("a", encoding="utf-8")
+            log = appended(folder / LOG_FILE)
         else:
             time.sleep(0.05)
     if log is None:

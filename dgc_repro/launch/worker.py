@@ -11,6 +11,7 @@ import csv
 import datetime
 import faulthandler
 import functools
+import io
 import json
 import logging
 import os
@@ -28,7 +29,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from dgc_repro.checksums import sealed_summary
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.errors import UserError, writing
+from dgc_repro.errors import UserError
+from dgc_repro.files import content, parsed_json, replace
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment, identity, sections
 from dgc_repro.launch.build import build_run, fresh_module
@@ -55,7 +57,7 @@ from dgc_repro.network.lab import description
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.interface import FanOut, RunInfo, Sink
-from dgc_repro.sink.jsonl import Jsonl, replace
+from dgc_repro.sink.jsonl import Jsonl
 from dgc_repro.study.generalization import Nothing
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
@@ -226,10 +228,10 @@ def _train(
 def _continued(path: Path, step: int) -> dict[str, Any]:
     """What the record keeps of the process that made the steps before: code and start, oldest first."""
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = parsed_json(content(path))
         stretch = {key: before.get(key) for key in ("commit", "dirty", "hardware", "started")}
         return {"before": [*before.get("before", []), {**stretch, "until_step": step}]}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return {"before": [{"unknown": f"{path.name} could not be read", "until_step": step}]}
 
 
@@ -310,10 +312,11 @@ def _write_trace(path: Path, run: Run) -> None:
     if not rows:
         return
     columns = dict.fromkeys(key for row in rows for key in row)  # entries may differ in theirs
-    with writing(path), path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace(path, text.getvalue().encode())
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

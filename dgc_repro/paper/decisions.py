@@ -6,14 +6,14 @@ is in the row of its own step. Long runs are thinned to evenly spaced steps.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from dgc_repro import files
 from dgc_repro.errors import UserError
 
 LINES_FILE = "decisions.jsonl"
@@ -34,21 +34,14 @@ _DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidat
 _PREFIX = "decision/"
 
 
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one JSON object a line. UserError names the file and a broken line."""
-    found = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                value = json.loads(line) if line.strip() else {}
-                if not isinstance(value, dict):
-                    raise ValueError(f"got {type(value).__name__}")
-            except ValueError as error:
-                raise UserError(
-                    f"{path}: line {number} is not a JSON object ({error}); run again from its checkpoint"
-                ) from error
-            found.append(value)
-    return found
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one JSON object a line. UserError names the file and a broken line."""
+    try:
+        yield from files.json_lines(path)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; run again from its checkpoint") from error
 
 
 def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:

@@ -73,7 +73,8 @@ def model_text(run: Run) -> str:
 def _layers(name: str, model: Mapping[str, Any]) -> int:
     """The weighted layers, the stem and the classifier included."""
     if name == "ResNet101":
-        return 3 * sum(model.get("blocks") or (3, 4, 23, 3)) + 2
+        blocks = model.get("blocks")
+        return 3 * sum(blocks if isinstance(blocks, list) else (3, 4, 23, 3)) + 2
     return int(name[-2:]) if name != "LSTM" else int(model.get("layers", 2))
 
 

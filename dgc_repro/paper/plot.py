@@ -24,6 +24,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from matplotlib.transforms import Bbox
 from PIL import Image
 
+from dgc_repro import files
+
 BLACK, ORANGE, BLUE = "#000000", "#D55E00", "#0072B2"
 GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK)
@@ -227,10 +229,12 @@ def empty(axes: Axes, why: str) -> None:
 
 def save(drawing: Figure, folder: Path, name: str) -> None:
     """Write ``name``.svg and ``name``.png; the bytes depend on the figure alone (no date)."""
-    drawn = io.BytesIO()
+    drawn, vectors, palette = io.BytesIO(), io.BytesIO(), io.BytesIO()
     with style():
-        drawing.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+        drawing.savefig(vectors, format="svg", metadata={"Date": None, "Creator": None})
         drawing.savefig(drawn, format="png", dpi=150)
     # A palette of 256 colours: a third of the bytes, and no visible difference.
     image = Image.open(drawn).convert("RGB")
-    image.quantize(256, dither=Image.Dither.NONE).save(folder / f"{name}.png", optimize=True)
+    image.quantize(256, dither=Image.Dither.NONE).save(palette, format="png", optimize=True)
+    files.replace(folder / f"{name}.svg", vectors.getvalue())
+    files.replace(folder / f"{name}.png", palette.getvalue())

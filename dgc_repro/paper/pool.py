@@ -3,49 +3,80 @@
 ``<root>/<paper>/<scale>/`` holds ``runs.parquet`` (one row a run: its id, and config, environment and summary
 as JSON) and, where runs have any, ``epochs.parquet``, ``decisions.parquet``, ``trace.parquet`` and
 ``lines.parquet``, whose column ``run`` is the id. The artifacts of the paper share the runs.
-``verdicts.json`` has the verdicts of each artifact and the ids of its runs, and ``numbers.csv`` has the
-numbers of all artifacts.
+``SHA256SUMS`` has the checksum of each of these files, as ``sha256sum -c`` reads it. ``verdicts.json`` has
+the verdicts of each artifact and the ids of its runs, and ``numbers.csv`` has the numbers of all artifacts.
+
+A pool may be a stranger's: its files are read as files.py reads, and parquet.py bounds what they decode to.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dgc_repro import files
+from dgc_repro.checked import refuse
+from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
-from dgc_repro.names import with_current_names
-from dgc_repro.paper.records import Run, in_order
+from dgc_repro.paper.parquet import decoded
+from dgc_repro.paper.records import Run, checked_config, in_order, refuse_odd
 
 RUNS_FILE, VERDICTS_FILE, NUMBERS_FILE = "runs.parquet", "verdicts.json", "numbers.csv"
 TABLES = ("epochs", "decisions", "trace", "lines")
 FILES = (*(f"{table}.parquet" for table in TABLES), RUNS_FILE)
 """The files of the runs."""
+SUMS_FILE = "SHA256SUMS"
+RESTORE = "restore it from git, or remove the folder and reproduce it again"
+Sums = Mapping[str, Collection[str]]
+"""By file, the SHA-256 that it may have in hex: one, and two while a pool is replaced."""
+DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    RuntimeError,
+)
+"""What reading a broken table may raise."""
 RECORD = ("config", "environment", "summary", "columns")
 """JSON in the file of the runs; ``columns``: by table, the columns of this run."""
 
 
+@dataclass
+class RecordShape:
+    """What readers take for granted of an artifact's entry in `VERDICTS_FILE`."""
+
+    title: str
+    verdicts: Sequence[Mapping[Any, Any]]
+    runs: Sequence[str]
+
+
 def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
-    """Return the runs of a pool, ordered by row and seed; ``ids``: only these. Raises UserError for a broken
-    file or an id that is missing."""
-    path = folder / RUNS_FILE
-    if not path.is_file():
+    """Return the runs of a pool, ordered by row and seed; ``ids``: only these. Raises UserError for a file
+    that is broken or has another checksum, or an id that is missing."""
+    if not (folder / RUNS_FILE).is_file():
         raise UserError(f"{folder}: no {RUNS_FILE}; give a pool such as results/gravac/small")
     wanted = None if ids is None else set(ids)
-    try:
-        lines = pq.read_table(path).to_pylist()
+    with damage(folder):
+        sums = checksums(folder)
+        lines = _table(folder, RUNS_FILE, sums).to_pylist()
         known = [line for line in lines if wanted is None or line["id"] in wanted]
         names = {line["id"] for line in known}
-        tables = {name: _rows_by_run(folder / f"{name}.parquet", names) for name in TABLES}
+        tables = {name: _rows_by_run(folder, f"{name}.parquet", sums, names) for name in TABLES}
         found = [_run(line, tables) for line in known]
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{folder}: a damaged pool ({reason}); restore it from git") from error
     if missing := sorted((wanted or set()) - names):
         raise UserError(f"{folder}: no run {missing[0]} in {RUNS_FILE}; publish the artifact again")
     return in_order(found)
@@ -53,14 +84,39 @@ def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
 
 def configs(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the configs of a pool's runs by id; none where there is no pool. Raises UserError."""
-    path = folder / RUNS_FILE
-    if not path.is_file():
+    if not (folder / RUNS_FILE).is_file():
         return {}
-    try:
-        lines = pq.read_table(path, columns=["id", "config"]).to_pylist()
-        return {line["id"]: with_current_names(json.loads(line["config"])) for line in lines}
-    except (ValueError, KeyError, OSError) as error:
-        raise UserError(f"{folder}: a damaged pool ({error}); restore it from git") from error
+    with damage(folder):
+        lines = _table(folder, RUNS_FILE, checksums(folder), ["id", "config"]).to_pylist()
+        return {line["id"]: checked_config(files.parsed_json(line["config"])) for line in lines}
+
+
+def checksums(folder: Path) -> dict[str, list[str]]:
+    """Return what `SUMS_FILE` of a pool says; nothing where there are no runs. Raises UserError."""
+    path = folder / SUMS_FILE
+    if not path.is_file():
+        if not (folder / RUNS_FILE).is_file():
+            return {}
+        raise UserError(
+            f"{folder}: no {SUMS_FILE}, so that damage would go unnoticed; it is lost, or an older version "
+            f"wrote the pool: if you trust it, run `cd {folder} && sha256sum *.parquet > {SUMS_FILE}`"
+        )
+    found: dict[str, list[str]] = {}
+    *lines, end = files.text(path).split("\n")
+    for line in lines:
+        entry = re.fullmatch(r"([0-9a-f]{64})  (\S+)", line)
+        if entry is None or entry[2] not in FILES:
+            raise UserError(f"{path}: is damaged at {line!r}; {RESTORE}")
+        found.setdefault(entry[2], []).append(entry[1])
+    if end or RUNS_FILE not in found:
+        raise UserError(f"{path}: is truncated; {RESTORE}")
+    return found
+
+
+def write_checksums(folder: Path, sums: Sums) -> None:
+    """Write `SUMS_FILE` of a pool."""
+    lines = [f"{digest}  {name}\n" for name, own in sorted(sums.items()) for digest in sorted(own)]
+    files.replace(folder / SUMS_FILE, "".join(lines).encode())
 
 
 def write(runs: Sequence[Run], folder: Path) -> None:
@@ -68,7 +124,7 @@ def write(runs: Sequence[Run], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
-    runs = in_order(runs)
+    runs, sums = in_order(runs), {}
     for name in TABLES:
         kept = [_nullable(getattr(run, name)).assign(run=run.id) for run in runs]
         kept = [table for table in kept if not table.empty]
@@ -78,7 +134,8 @@ def write(runs: Sequence[Run], folder: Path) -> None:
         for column in [c for c in table if table[c].dtype.kind == "O"]:  # words in some runs
             if table[column].dropna().map(type).nunique() > 1:
                 table[column] = table[column].map(lambda v: None if pd.isna(v) else str(v))
-        _write(pa.Table.from_pandas(table, preserve_index=False), folder / f"{name}.parquet")
+        path = folder / f"{name}.parquet"
+        sums[path.name] = [_write(pa.Table.from_pandas(table, preserve_index=False), path)]
     heads = [
         {
             "config": run.config,
@@ -89,53 +146,92 @@ def write(runs: Sequence[Run], folder: Path) -> None:
         for run in runs
     ]
     columns = {key: [json.dumps(one[key], ensure_ascii=False) for one in heads] for key in RECORD}
-    _write(pa.table({"id": [run.id for run in runs], **columns}), folder / RUNS_FILE)
+    heads_of_runs = pa.table({"id": [run.id for run in runs], **columns})
+    sums[RUNS_FILE] = [_write(heads_of_runs, folder / RUNS_FILE)]
+    write_checksums(folder, sums)
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return by artifact what verdicts.json of a pool says: title, tally, verdicts, ids of runs."""
+    """Return by artifact what verdicts.json of a pool says: title, tally, verdicts, ids of runs. Raises
+    UserError."""
     path = folder / VERDICTS_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    with damage(folder):
+        found = files.parsed_json(files.content(path))
+        refuse_odd(found)
+        for record in found.values():
+            refuse(RecordShape, record)
+    return dict(found)
 
 
 def numbers(folder: Path) -> pd.DataFrame:
     """Return the numbers of all artifacts of a pool, with the artifact in the first column, as text."""
     path = folder / NUMBERS_FILE
-    return as_text(path) if path.is_file() else pd.DataFrame({"artifact": []})
+    is_there = path.is_file()
+    return as_text(io.StringIO(files.text(path))) if is_there else pd.DataFrame({"artifact": []})
 
 
-def as_text(table: Path | IO[str]) -> pd.DataFrame:
+def as_text(table: IO[str]) -> pd.DataFrame:
     """Read a CSV table with the digits that it has."""
     return pd.read_csv(table, dtype=str, keep_default_na=False)
 
 
-def _write(table: pa.Table, path: Path) -> None:
+@contextlib.contextmanager
+def damage(folder: Path) -> Iterator[None]:
+    """Raise UserError for whatever reading a broken pool may raise."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (*DAMAGE, MemoryError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{folder}: a damaged pool ({reason}); {RESTORE}") from error
+
+
+def _table(folder: Path, name: str, sums: Sums, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a file of a pool. Raises UserError where its checksum is another."""
+    content = files.content(folder / name)
+    if hashlib.sha256(content).hexdigest() not in sums[name]:
+        raise UserError(f"{folder}: {name} {OTHER}; {RESTORE}")
+    return decoded(content, columns)
+
+
+def _write(table: pa.Table, path: Path) -> str:
     """Write a table without pandas' metadata, which is larger than most tables. Floats split by bytes are a
-    third smaller."""
+    third smaller. Return the checksum."""
+    content = pa.BufferOutputStream()
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     pq.write_table(
         table.replace_schema_metadata(None),
-        path,
+        content,
         compression="zstd",
         compression_level=19,
         use_dictionary=[name for name in table.column_names if name not in floats],
         column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         store_schema=False,
     )
+    written = content.getvalue().to_pybytes()
+    files.replace(path, written)
+    return hashlib.sha256(written).hexdigest()
 
 
 def _run(line: dict[str, Any], tables: dict[str, dict[str, pd.DataFrame]]) -> Run:
-    config, environment, summary, columns = (json.loads(line[key]) for key in RECORD)
+    config, environment, summary, columns = (files.parsed_json(line[key]) for key in RECORD)
+    for value in (line["id"], environment, summary):
+        refuse_odd(value)
     own = {name: _own(tables[name][line["id"]], columns[name]) for name in columns}
-    return Run(line["id"], with_current_names(config), environment, summary, **own)
+    return Run(line["id"], checked_config(config), environment, summary, **own)
 
 
-def _rows_by_run(path: Path, runs: set[str]) -> dict[str, pd.DataFrame]:
+def _rows_by_run(folder: Path, name: str, sums: Sums, runs: set[str]) -> dict[str, pd.DataFrame]:
     """The rows of each of these runs; whole numbers and truth values in types that may be missing."""
-    if not path.is_file() or not runs:
+    if name not in sums or not runs:
         return {}
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-    found = pq.read_table(path, filters=[("run", "in", runs)]).to_pandas(types_mapper=nullable.get)
+    table = _table(folder, name, sums)
+    own = table.filter(pc.is_in(table["run"], pa.array(sorted(runs))))
+    found = own.to_pandas(types_mapper=nullable.get)
     return {str(run): rows.drop(columns="run") for run, rows in found.groupby("run", sort=False)}
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
+from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.names import git, installed_papers
 from dgc_repro.paper import page, pool
@@ -177,7 +178,7 @@ def _fresh(folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / ".new"
     with FileLock(folder / ".lock"):
-        shutil.rmtree(fresh, ignore_errors=True)  # of a killed process
+        files.remove(fresh)  # of a killed process
         try:
             yield fresh
         finally:
@@ -230,12 +231,21 @@ def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) 
 
 def _move(fresh: Path, folder: Path) -> None:
     """Replace a pool's files and an artifact's folder by those of ``fresh``. A process that is killed here
-    loses no run: the verdicts, which name runs, come after the runs, and these after their tables."""
-    new = sorted(path.name for path in fresh.iterdir())
+    loses no run: the verdicts, which name runs, come after the runs, and these after their tables. Until all
+    are there, a file may have its old checksum or the new one."""
+    new = sorted(path.name for path in fresh.iterdir() if path.name != pool.SUMS_FILE)
+    sums = pool.checksums(fresh)
+    old = pool.checksums(folder) if sums else {}
+    either = {name: {*old.get(name, ()), *sums.get(name, ())} for name in {*old, *sums}}
+    if old:
+        pool.write_checksums(folder, {name: own for name, own in either.items() if name in old})
     for name in sorted(new, key=lambda name: (name == pool.VERDICTS_FILE, name == pool.RUNS_FILE)):
+        if name == pool.RUNS_FILE:
+            pool.write_checksums(folder, either)
         if (fresh / name).is_dir():
-            shutil.rmtree(folder / name, ignore_errors=True)
+            files.remove(folder / name)
         (fresh / name).replace(folder / name)
-    if pool.RUNS_FILE in new:
-        for name in set(pool.FILES) - set(new):
+    if sums:
+        pool.write_checksums(folder, sums)
+        for name in set(pool.FILES) - sums.keys():
             (folder / name).unlink(missing_ok=True)

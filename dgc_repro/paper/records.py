@@ -4,21 +4,25 @@ A run was trained (``epochs``, ``decisions``, ``trace``), or measured or compute
 are skipped with a message, and so are damaged ones. A broken file is an error of one line that names it.
 
 The summary of a finished run has the checksums of the record (checksums.py). `summary_of` compares them.
+A run folder may be a stranger's: files.py reads its files, and `refuse_odd` and `Shape` look at their values.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
+from dgc_repro import files
+from dgc_repro.checked import refuse
 from dgc_repro.checksums import Damaged, verified
-from dgc_repro.errors import UserError
+from dgc_repro.errors import CONTROL, UserError, shown
 from dgc_repro.names import with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.decisions import json_lines
@@ -40,6 +44,65 @@ REQUIRED_METRICS = (
     *("epoch", "train/loss", "train/accuracy_percent", "test/accuracy_percent"),
     *("comm/floats", "comm/payload_bytes", "comm/wire_bytes", "time/train_seconds"),
 )
+
+
+Section = Mapping[Any, Any] | None
+
+
+@dataclass
+class Shape:
+    """What readers take for granted of a run's config: sections are mappings, wrappers are words."""
+
+    seed: int
+    experiment: Section
+    compressor: Section
+    wrap: Sequence[str] | None
+    wrapper: Section
+    policy: Section
+    model: Section
+    dataset: Section
+    optimizer: Section
+    schedule: Section
+    train: Section
+    exchange: Section
+    launch: Section
+    network: Section
+    stopping: Section
+    scale: Mapping[Any, Any] | str | None
+    paths: Section
+    sink: Section
+
+
+@dataclass
+class ModelShape:
+    """What readers take for granted of the section ``model``."""
+
+    blocks: Sequence[int] | int | None
+    layers: int | None
+    width: int | None
+    hidden: int | None
+
+
+@dataclass
+class LaunchShape:
+    """What readers take for granted of the section ``launch``."""
+
+    workers: int | None
+
+
+@dataclass
+class SummaryShape:
+    """What readers take for granted of a summary."""
+
+    parameters: float | None
+
+
+@dataclass
+class EnvironmentShape:
+    """What readers take for granted of the environment of a run."""
+
+    before: Sequence[Mapping[Any, Any]] | None
+    busy_cores: float | None
 
 
 @dataclass(frozen=True)
@@ -121,8 +184,10 @@ def summary_of(folder: Path) -> dict[str, Any]:
     """The summary of a run folder; empty where there is none. Raises UserError where it, or a file of a
     finished run, is damaged."""
     path = folder / "summary.json"
+    if CONTROL.search(folder.name) or len(folder.name.split("\n")) > 1:
+        raise UserError(f"{folder}: a name with control characters; rename the folder")
     try:
-        return verified(_read_json(path), path) if path.is_file() else {}
+        return verified(_read_json(path), path) if path.exists() or path.is_symlink() else {}
     except Damaged as error:
         raise UserError(f"{folder}: {error}") from error
 
@@ -141,16 +206,68 @@ def read_run(folder: Path) -> Run:
     lines = next((folder / name for name in LINES_FILES if (folder / name).is_file()), None)
     if lines is None and not (folder / EPOCHS_FILE).is_file():
         raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
-    return Run(
-        id=folder.name,
-        config=_read_config(folder / "config.yaml"),
-        environment=_read_json(folder / "environment.json"),
-        summary=summary,
-        epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else pd.DataFrame(),
-        decisions=decisions.read(folder) if lines is None else pd.DataFrame(),
-        trace=_read_trace(folder / TRACE_FILE),
-        lines=_parsed(lines, pd.read_csv, "a table") if lines is not None else pd.DataFrame(),
-    )
+    with _one_line(folder):
+        refuse(SummaryShape, summary)
+        return Run(
+            id=folder.name,
+            config=_read_config(folder / "config.yaml"),
+            environment=_read_environment(folder / "environment.json"),
+            summary=summary,
+            epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else pd.DataFrame(),
+            decisions=decisions.read(folder) if lines is None else pd.DataFrame(),
+            trace=_read_trace(folder / TRACE_FILE),
+            lines=_parsed(lines, table, "a table") if lines is not None else pd.DataFrame(),
+        )
+
+
+@contextlib.contextmanager
+def _one_line(folder: Path) -> Iterator[None]:
+    """Raise UserError for whatever reading values of other types than a run writes may raise."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{folder}: not the record of a run ({reason}); run again") from error
+
+
+def checked_config(config: Any) -> dict[str, Any]:
+    """Return a recorded config with the names that keys have now. Raises ValueError, which names the key, for
+    one that no run has: readers would stumble over it."""
+    if not isinstance(config, dict) or "seed" not in config:
+        raise ValueError("no seed")
+    refuse_odd(config)
+    refuse(Shape, config)
+    refuse(ModelShape, config.get("model") or {})
+    refuse(LaunchShape, config.get("launch") or {})
+    return with_current_names(config)
+
+
+def refuse_odd(value: Any, place: str = "") -> None:
+    """Raise ValueError, which names the place, for a value that no record has: a whole number beyond an
+    int64, more than `files.MOST_DEPTH` levels, keys of several types, control characters, another type."""
+    below = f"{place}." if place else ""
+    if place.count(".") > files.MOST_DEPTH:
+        raise ValueError(f"{place}: too many levels")
+    if isinstance(value, Mapping):
+        kinds = {*map(type, value)}  # JSON of the mapping is sorted by its keys
+        if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
+            raise ValueError(f"{place}: keys that are words, or all numbers, got others")
+        for key, one in value.items():
+            refuse_odd(str(key), f"{below}a key")
+            refuse_odd(one, f"{below}{key}")
+    elif isinstance(value, list):
+        for one in value:
+            refuse_odd(one, f"{below}0")
+    elif isinstance(value, str):
+        if CONTROL.search(value):
+            raise ValueError(f"{place}: text without control characters, got {value!r}")
+    elif isinstance(value, int):
+        if not -files.MOST_INTEGER <= value < files.MOST_INTEGER:
+            raise ValueError(f"{place}: a whole number within 64 bits, got a larger one")
+    elif value is not None and not isinstance(value, float):
+        raise ValueError(f"{place}: a plain value, got one of type {type(value).__name__}")
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -162,7 +279,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
             if is_finished(folder):
                 runs.append(read_run(folder))
             else:
-                skipped.append(f"{folder}: not finished, left out")
+                skipped.append(shown(f"{folder}: not finished, left out"))
         except UserError as error:
             skipped.append(f"left out: {error}")
     return in_order(runs), skipped
@@ -201,38 +318,55 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
         seen[run.row, run.seed] = run.id
 
 
-def _parsed(path: Path, parse: Callable[[Any], Any], what: str) -> Any:
+def table(content: bytes) -> pd.DataFrame:
+    """Return the table of a CSV file."""
+    return pd.read_csv(io.BytesIO(content))
+
+
+def _parsed(path: Path, parse: Callable[[bytes], Any], what: str) -> Any:
     """The content of a file. UserError names a file that ``parse`` cannot read."""
     try:
-        with path.open("rb") as content:
-            return parse(content)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        return parse(files.content(path))
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {what}, got something else ({reason}); run again") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    value = _parsed(path, json.load, "JSON")
+    value = _parsed(path, files.parsed_json, "JSON")
     if not isinstance(value, dict):
         raise UserError(f"{path}: a JSON object, got {type(value).__name__}; run again")
+    try:
+        refuse_odd(value)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; run again") from error
     return value
 
 
+def _read_environment(path: Path) -> dict[str, Any]:
+    found = _read_json(path)
+    refuse(EnvironmentShape, found)
+    return found
+
+
 def _read_config(path: Path) -> dict[str, Any]:
-    config = _parsed(path, yaml.safe_load, "YAML")
-    if not (
-        isinstance(config, dict)
-        and isinstance(config.get("seed"), int)
-        and isinstance(config.get("wrap", []), list)
-    ):
-        raise UserError(f"{path}: a resolved config with a seed and a list of wrappers; run again")
-    return with_current_names(config)
+    config = _parsed(path, lambda content: files.parsed_yaml(content.decode("utf-8")), "YAML")
+    try:
+        return checked_config(config)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: a resolved config with a seed and a list of wrappers, got another ({error}); run again"
+        ) from error
 
 
 def _read_trace(path: Path) -> pd.DataFrame:
     """The trace of a policy; no rows where the policy wrote none."""
-    is_there = path.is_file() and path.read_bytes().strip()
-    return _parsed(path, pd.read_csv, "a table") if is_there else pd.DataFrame()
+    is_there = path.is_file() and files.content(path).strip()
+    return _parsed(path, table, "a table") if is_there else pd.DataFrame()
 
 
 def _read_epochs(path: Path) -> pd.DataFrame:

@@ -163,17 +163,6 @@ def prior_of(
     return Prior(count, own, sd, counted, float(df.sum()) / (1 + (count - 1) * overlap))
 
 
-def p_not_below(first: Estimate, second: Estimate) -> float:
-    """Return the p-value of "the true mean of ``first`` is not below that of ``second``" (Welch's one-sided
-    test, of logarithms where both are of ratios). Without any variance it is 0 or 1."""
-    means = [_log(one.mean) if one.is_log else one.mean for one in (first, second)]
-    error = math.hypot(first.error, second.error)
-    if not error:
-        return float(not means[0] < means[1])
-    df = error**4 / sum(one.error**4 / one.df for one in (first, second) if one.error)
-    return float(special.stdtr(df, (means[0] - means[1]) / error))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for their number: the chance that any true null hypothesis falls below 0.05 is at most
     5 %, however the tests depend on each other (Holm 1979)."""

@@ -9,13 +9,13 @@ one that has paid the least ``cost`` by the epoch in which it does.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field as made_of
 from pathlib import Path
 from typing import Annotated, Any
 
+from dgc_repro import files
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.checksums import Damaged, verified
 from dgc_repro.policy.interface import Plan, State
@@ -97,9 +97,8 @@ def finished(folder: Path) -> list[dict[str, Any]]:
     """The epochs of a finished run; none where there is no such run. Raises ValueError for a damaged one."""
     path = folder / "summary.json"
     try:
-        summary = verified(json.loads(path.read_text(encoding="utf-8")), path)
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
+        summary = verified(files.parsed_json(files.content(path)), path)
+        records = list(files.json_lines(folder / "metrics.jsonl"))
         is_finished = summary.get("status") == "finished"
         epochs = [record for record in records if record.get("kind") == "epoch"]
     except Damaged as error:

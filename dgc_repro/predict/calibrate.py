@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 import yaml
 
+from dgc_repro import files
 from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
@@ -100,7 +101,7 @@ def calibrate(arguments: Sequence[str]) -> Path:
     raw = path.with_suffix(".csv")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(points).assign(error=None).to_csv(raw, index=False)
+        files.replace(raw, pd.DataFrame(points).assign(error=None).to_csv(index=False).encode())
         try:
             found = fit(points, workers, rate, source)
         except ValueError as error:
@@ -108,8 +109,8 @@ def calibrate(arguments: Sequence[str]) -> Path:
         if found.median_error > BAD_FIT:
             note = f"{source}; the fit is off by {found.median_error:.0%} in the median"
             found = replace(found, network=replace(found.network, source=note))
-        found.frame.to_csv(raw, index=False)
-        path.write_text(profile_text(found), "utf-8")
+        files.replace(raw, found.frame.to_csv(index=False).encode())
+        files.replace(path, profile_text(found).encode())
     except OSError as error:
         raise UserError(f"paths.runs: cannot write to {path.parent} ({error.strerror})") from error
     print(f"rate {found.network.rate}, latency {found.network.latency}; {error_text(found)}")

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from dgc_repro.errors import UserError
+from dgc_repro.files import parsed_yaml, text
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.names import conf_dir
 from dgc_repro.network.profile import Network
@@ -54,9 +53,9 @@ def network_of(settings: Mapping[str, str], runs: Path) -> Network:
         raise UserError(f"network: no {name!r}; {nearest(name, known.keys() - {'none'})}")
     own = {key.removeprefix("network."): text for key, text in settings.items() if "." in key}
     try:
-        written = yaml.safe_load(path.read_text(encoding="utf-8"))
-        written |= {key: yaml.safe_load(text) for key, text in own.items()}
-    except (OSError, yaml.YAMLError, TypeError) as error:
+        written = parsed_yaml(text(path.resolve()))
+        written |= {key: parsed_yaml(value) for key, value in own.items()}
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"network: {name} is no profile ({' '.join(str(error).split())})"
         ) from error

@@ -19,6 +19,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
+from dgc_repro import files
 from dgc_repro.checked import checked, within
 from dgc_repro.errors import writing
 from dgc_repro.sink.interface import Metrics, RunInfo, Sink
@@ -73,7 +74,7 @@ class Jsonl:
         self._files.clear()
 
     def _open(self, path: Path) -> None:
-        self._files[path.name] = path.open("a", encoding="utf-8")
+        self._files[path.name] = files.appended(path)
 
 
 def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
@@ -91,19 +92,6 @@ def after(content: bytes, size: int) -> bytes:
     """The first ``size`` bytes of a record file, followed by the notes among the later lines."""
     notes = [line for line, record in _lines(content[size:]) if record.get("kind") == "note"]
     return content[:size] + "".join(f"{line}\n" for line in notes).encode()
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Replace a file. If the process is killed meanwhile, the old file stays."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with writing(path), temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def replay(folder: Path, sink: Sink) -> None:
@@ -128,8 +116,8 @@ def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines that hold a JSON object. The last line of a killed process may not."""
     for line in content.decode("utf-8", errors="replace").splitlines():
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = files.parsed_json(line)
+        except ValueError:
             continue
         if isinstance(record, dict):
             yield line, record
@@ -137,7 +125,7 @@ def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """The values of every line of a record file; none if there is no file."""
-    found = [record for _, record in _lines(path.read_bytes())] if path.is_file() else []
+    found = [record for _, record in _lines(files.content(path))] if path.is_file() else []
     for record in found:
         del record["kind"]
     return found

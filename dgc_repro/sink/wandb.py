@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from dgc_repro import files
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.errors import UserError
 from dgc_repro.sink.interface import Metrics, RunInfo
@@ -172,7 +174,9 @@ class Wandb:
             replay(run.folder, self)
 
     def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> None:
-        """Open a wandb run. One that continues, or is uploaded again, keeps its id."""
+        """Open a wandb run. One that continues, or is uploaded again, keeps its id. Raises UserError where
+        the folder that wandb writes to is a link."""
+        files.refuse_link(folder / "wandb", "sink.mirror")
         self._session.folder = folder
         with self._reporting():
             wandb = silent_wandb()
@@ -192,13 +196,13 @@ class Wandb:
                 entity=self.entity,
                 mode=self.mode,
                 name=name,
-                id=kept.read_text(encoding="ascii").strip() if kept.is_file() else None,
+                id=files.text(kept).strip() if kept.is_file() else None,
                 dir=str(folder),
                 settings=settings,
                 **described,
             )
             if self.mode != "disabled":
-                kept.write_text(f"{run.id}\n", encoding="ascii")
+                files.replace(kept, f"{run.id}\n".encode())
             # An older mirror of this run: one that is synced after another replaces it on the server.
             for other in (folder / "wandb").glob(f"offline-run-*-{run.id}"):
                 if not Path(run.dir).resolve().is_relative_to(other.resolve()):
@@ -297,7 +301,7 @@ def table_of(path: Path, **where: str) -> Any:
     """A wandb table of a CSV file; ``where``: of its rows with these values, without these columns."""
     import pandas as pd
 
-    table = pd.read_csv(path)
+    table = pd.read_csv(io.BytesIO(files.content(path)))
     for column, value in where.items():
         table = table[table.pop(column) == value]
     return silent_wandb().Table(dataframe=table, allow_mixed_types=True)

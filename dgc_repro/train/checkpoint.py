@@ -27,6 +27,7 @@ import pickle
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
@@ -43,7 +44,8 @@ from dgc_repro.exchange.gradients import structure
 from dgc_repro.exchange.reshard import mean_of, refuse_reshard
 from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
-from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
+from dgc_repro.files import opened, refuse_link, remove, replace
+from dgc_repro.sink.jsonl import RECORD_FILES, after
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.streaming import Streaming
 
@@ -65,7 +67,7 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
     is_first = 0 in run.workers.ranks
     if is_first:
         for left in home.glob(".step-*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
+            remove(left)
         writing.mkdir(parents=True)
     link.barrier("of a checkpoint")
     files: dict[str, Entry] = {}
@@ -87,7 +89,7 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
         files["shared.pt"] = _write(writing / "shared.pt", partial(torch.save, _shared(run)))
         for record in RECORD_FILES:
             if (folder / record).is_file():
-                copy = methodcaller("write", (folder / record).read_bytes())
+                copy = methodcaller("write", _content(folder / record))
                 files[record] = _write(writing / record, copy)
     said = _texts(link, json.dumps(files))  # returns when all ranks have written their files
     if is_first:
@@ -197,13 +199,16 @@ def _step(name: str) -> int:
 def _listed(home: Path) -> tuple[list[str], list[str]]:
     """The names of checkpoints, newest first, damaged ones among them; and the names of other entries.
 
-    Hidden entries are unfinished checkpoints and are not listed."""
+    Hidden entries are unfinished checkpoints and are not listed. A link is no checkpoint. Raises UserError
+    where the folder itself is a link: what is removed in it would be somewhere else."""
+    refuse_link(home, "paths.runs")
     names: list[str] = []
     others: list[str] = []
     for path in sorted(home.iterdir()) if home.is_dir() else []:
         if path.name.startswith("."):
             continue
-        is_named = re.fullmatch(r"step-[0-9]{8,}", path.name) and path.is_dir()
+        is_named = re.fullmatch(r"step-[0-9]{8,}", path.name) and not path.is_symlink()
+        is_named = is_named and path.is_dir()
         is_ours = is_named and any(f.name == MANIFEST or f.suffix == ".pt" for f in path.iterdir())
         (names if is_ours else others).append(path.name)
     return sorted(names, key=_step, reverse=True), others
@@ -358,9 +363,13 @@ def _read(
 
 
 def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != files[path.name][1]:
             raise Damaged(f"{path.name} {OTHER}")
+        if zipfile.is_zipfile(file):
+            parts = zipfile.ZipFile(file).infolist()
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+                raise Damaged(f"{path.name} is compressed, which torch.save never does")
         file.seek(0)
         return load_data(file, path.name)
 
@@ -400,9 +409,11 @@ def _records(
 
 
 def _content(path: Path) -> bytes:
+    """The content of a file of the record; empty for a link, which a file then replaces."""
     try:
-        return path.read_bytes()
-    except OSError:
+        with opened(path) as file:
+            return file.read()
+    except (OSError, UserError):
         return b""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from dgc_repro.files import remove, replace
 from dgc_repro.train.run import Run
 
 SKIPPED_STEPS = 5  # kernels compile and buffers are made in the first ones
@@ -37,10 +38,11 @@ def profiled(run: Run, folder: Path) -> Iterator[Callable[[], None]]:
 
     def write(profiler: torch.profiler.profile) -> None:
         rank = run.workers.ranks[0]
-        profiler.export_chrome_trace(str(folder / f"trace-{rank}.json.gz"))
+        remove(trace := folder / f"trace-{rank}.json.gz")
+        profiler.export_chrome_trace(str(trace))
         order = "self_cuda_time_total" if run.device.type == "cuda" else "self_cpu_time_total"
         table = profiler.key_averages().table(sort_by=order, row_limit=TABLE_ROWS)
-        (folder / f"profile-{rank}.txt").write_text(table, encoding="utf-8")
+        replace(folder / f"profile-{rank}.txt", table.encode())
 
     # One step of warm-up: the profiler's own first step is slow, and is thrown away.
     schedule = torch.profiler.schedule(

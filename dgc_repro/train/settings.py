@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dgc_repro.checked import Count, Positive, Rule, checked, one_of, within
+from dgc_repro.checked import Count, Positive, Rate, Rule, checked, one_of, within
 from dgc_repro.exchange.reshard import RESHARD
 from dgc_repro.exchange.step import ON_NONFINITE
 from dgc_repro.optimizer.sgd import SGD
@@ -39,7 +39,7 @@ class TrainSettings:
     batch_size: Count = 32
     accumulate: Count = 1
     local_steps: Count = 1
-    outer_lr: Positive = 0.7
+    outer_lr: Rate = 0.7
     outer_momentum: Annotated[float, within(0, below=1)] = 0.9
     fragments: Count = 1
     delay_steps: Annotated[int, within(0)] = 0

@@ -23,7 +23,7 @@ from commands import PATIENCE_SECONDS
 from omegaconf import OmegaConf
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import LONG_MESSAGE, UserError
 from dgc_repro.launch import environment, main, single
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.ranks import LOG_FILE, RunFailed, execute, held
@@ -72,6 +72,53 @@ def test_a_mistake_is_one_line_and_nothing_is_left(
     assert not (tmp_path / "elsewhere").exists()
 
 
+DIGITS, LETTERS, LEVELS = "9" * 5000, "a" * 5000, "[" * 200 + "]" * 200
+
+
+@pytest.mark.parametrize(
+    ("given", "begins"),
+    [
+        *((f"{key}={DIGITS}", f"{key}: a number of at most") for key in ("seed", "optimizer.lr", "sink")),
+        (f"wrap=[{DIGITS}]", "wrap: a number of at most"),
+        (f"--multirun seed=0,{DIGITS}", "seed: a number of at most"),
+        (f"reproduce dynamic/table1 seed={DIGITS}", "seed: a number of at most"),
+        (f"recommend workers={DIGITS}", "workers: a number of at most"),
+        (f"calibrate sizes={DIGITS}", "sizes: a number of at most"),
+        *((f"{key}={LEVELS}", f"{key}: at most") for key in ("seed", "wrap", "sink", "experiment.row")),
+        (f"reproduce dynamic/table1 optimizer={LEVELS}", "optimizer: at most"),
+        *((f"sink=[{value}]", "sink: a name, got [") for value in ("-1", "null", "true", "1.5", "[a]")),
+        ("compressor=[1]", "compressor: a name, got [1]"),
+        ("optimizer=[jsonl,2]", "optimizer: a name, got ["),
+        (f"seed={LETTERS}", "seed: a whole number"),
+        (f"train.precision={LETTERS}", "train.precision: one of"),
+        (f"{LETTERS}=1", ""),
+        (f"{LETTERS}", "aaa"),
+        (f"train.resume_from={LETTERS}", ""),
+        (f"reproduce {LETTERS}", "reproduce: no artifact"),
+        (f"queue file={LETTERS}", "file: aaa"),
+        (f"compare {LETTERS}", "aaa"),
+        (f"wandb {LETTERS}", "aaa"),
+        (f"experiment.row=[{','.join(['12'] * 2500)}]", "experiment.row: "),
+        (f"train.resume_from='{'a ' * 2500}'", "a a a"),
+    ],
+    ids=lambda value: value[:40],
+)  # fmt: skip
+def test_an_extreme_value_is_one_short_line(
+    given: str, begins: str, command: Command, tmp_path: Path
+) -> None:
+    words = given.split(" ") if "'" not in given else [given]
+    line = refused(command(*(() if words[0] in main.COMMANDS else TINY), *words))
+    assert line.startswith(begins)
+    assert len(line) < LONG_MESSAGE
+    assert left_in(tmp_path) == []
+
+
+def test_control_characters_of_a_command_line_are_shown(command: Command) -> None:
+    line = refused(command(*TINY, "train.precision=\x1b[2J\x07"))
+    assert "\x1b" not in line
+    assert "\\x1b[2J\\x07" in line
+
+
 @pytest.mark.parametrize(
     ("overrides", "begins"),
     [
@@ -98,7 +145,7 @@ def test_mistakes_are_the_same_where_hydra_composes_to_know_its_mode(
 def test_a_word_that_is_no_command(command: Command) -> None:
     line = refused(command("predict", "network=nvlink"))
     assert line.startswith(
-        "predict: no such command; there are: reproduce, queue, record, verify-record, compare, recommend,"
+        "predict: no such command; there are: reproduce, queue, compare, recommend, calibrate, selfcheck,"
     )
 
 

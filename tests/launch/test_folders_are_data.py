@@ -4,6 +4,7 @@ import nothing that the user's own command line does not name."""
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import yaml
 from tiny_run import TINY, configured
 
 import dgc_repro
+from dgc_repro import compare
+from dgc_repro.checksums import Damaged, entry_in
 from dgc_repro.errors import UserError
-from dgc_repro.launch import single
+from dgc_repro.launch import ranks, single
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.ranks import OWN_TARGETS
 from dgc_repro.launch.worker import read_config, run_worker
+from dgc_repro.train import checkpoint
 
 TARGETS = ("payload.Payload", "runs.evil.payload.Payload", "payload:Payload", "runs.evil.payload")
 PAYLOAD = "from pathlib import Path\n\nPath({marker!r}).touch()\n\n\nclass Payload:\n    pass\n"
@@ -60,7 +64,7 @@ def is_refused(read: Callable[[], object], message: str) -> None:
 def test_reading_and_comparing_runs_imports_nothing(evil: dict[str, Any]) -> None:
     write(evil, Path("runs/evil"))
     is_refused(lambda: dgc_repro.load_runs("runs"), r"evil|no finished run")
-    is_refused(lambda: dgc_repro.compare.main(["runs"]), r"evil|no finished run")
+    is_refused(lambda: compare.main(["runs"]), r"evil|no finished run")
 
 
 def test_a_command_whose_folder_holds_another_config_imports_nothing(
@@ -95,3 +99,112 @@ def test_a_tag_of_python_in_a_config_is_refused(tmp_path: Path, tag: str) -> Non
     (tmp_path / "config.yaml").write_text(f"seed: {tag} []\n")
     with pytest.raises(UserError, match="is not a config"):
         read_config(tmp_path)
+
+
+# Links and sizes.
+
+
+@pytest.fixture
+def stopped(command: Callable[..., tuple[int, list[str]]], trained: list[Path]) -> Path:
+    """A run folder with a checkpoint, whose run has not finished."""
+    assert command(*CONTINUED)[0] == 0
+    (folder,) = trained
+    (folder / "summary.json").unlink()
+    trained.clear()
+    return folder
+
+
+CONTINUED = (*TINY, "train.epochs=3", "train.checkpoint_every_epochs=1")
+
+
+def moved_out(path: Path) -> Path:
+    """Move a file or folder of a run elsewhere, and leave a link to it."""
+    outside = Path("outside", path.name)
+    outside.parent.mkdir()
+    path.rename(outside)
+    path.symlink_to(outside.absolute())
+    return outside
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "config.yaml", "."])
+def test_a_run_with_a_link_in_its_place_is_refused_in_one_line(
+    command: Callable[..., tuple[int, list[str]]], stopped: Path, name: str
+) -> None:
+    outside = moved_out(stopped / name if name != "." else stopped)
+    before = contents(Path("outside"))
+    code, lines = command(*CONTINUED)
+    assert code == 2
+    (line,) = lines
+    assert "is a symbolic link, which is not followed" in line
+    assert contents(Path("outside")) == before
+    assert outside.exists()
+
+
+def test_the_first_line_of_a_linked_config_is_not_printed(
+    command: Callable[..., tuple[int, list[str]]], stopped: Path
+) -> None:
+    (stopped / "config.yaml").unlink()
+    Path("secret").write_text("root: SECRET: [\n")
+    (stopped / "config.yaml").symlink_to(Path("secret").absolute())
+    code, lines = command(*CONTINUED)
+    assert code == 2
+    assert "SECRET" not in "".join(lines)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "steps.jsonl", "environment.json"])
+def test_a_run_writes_nothing_through_links(
+    command: Callable[..., tuple[int, list[str]]], stopped: Path, name: str
+) -> None:
+    precious = Path("precious")
+    precious.write_text("mine")
+    (stopped / name).unlink(missing_ok=True)
+    (stopped / name).symlink_to(precious.absolute())
+    (stopped / "config.yaml.tmp").symlink_to(precious.absolute())
+    (stopped / "checkpoints" / ".step-00000001").symlink_to(Path().absolute())
+    assert command(*CONTINUED) == (0, [])
+    assert precious.read_text() == "mine"
+    assert dgc_repro.load_runs("runs").runs["run"].tolist() == [stopped.name]
+
+
+def test_a_log_is_begun_in_a_new_file(stopped: Path) -> None:
+    precious = Path("precious")
+    precious.write_text("mine")
+    (stopped / "launch.log").unlink(missing_ok=True)
+    (stopped / "launch.log").symlink_to(precious.absolute())
+    with ranks.held(stopped) as log:
+        log.write("ours")
+    assert precious.read_text() == "mine"
+    assert (stopped / "launch.log").read_text() == "ours"
+
+
+def test_a_linked_step_is_no_checkpoint_and_is_not_pruned(
+    command: Callable[..., tuple[int, list[str]]], stopped: Path
+) -> None:
+    newest = max((stopped / "checkpoints").glob("step-*"))
+    outside = moved_out(newest)
+    before = contents(Path("outside"))
+    assert command(*CONTINUED) == (0, [])
+    assert contents(Path("outside")) == before
+    assert outside.is_dir()
+
+
+def test_a_packed_checkpoint_is_not_unpacked(tmp_path: Path) -> None:
+    """torch.save packs nothing; a part of 1 MB may claim, and unpack to, a gigabyte."""
+    path = tmp_path / "shared.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("shared/data.pkl", bytes(2**24))
+    assert path.stat().st_size < 2**16
+    with pytest.raises(Damaged, match="is compressed"):
+        checkpoint._load(path, {path.name: entry_in(path)})
+
+
+@pytest.mark.parametrize("text", ["seed: &a [*a]\n", "x: 1\n" * 10**6, "[" * 20000])
+def test_a_config_of_a_run_folder_has_bounds(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match="is not a config") as caught:
+        read_config(tmp_path)
+    assert len(str(caught.value)) < 1000

@@ -53,7 +53,8 @@ recommend workers=1e18; recommend -x; calibrate =3; calibrate launch=-1; calibra
 """
 SUBCOMMANDS = [line.strip() for line in OF_SUBCOMMANDS.replace("\n", ";").split(";") if line]
 COMMANDS = [line.strip() for line in ONE_LINE_EACH.replace("\n", ";").split(";") if line]
-COMMANDS += [f"{group}=-1" for group in GROUPS]
+COMMANDS += [f"{group}={value}" for group in GROUPS for value in ("-1", "[-1]", "[null]")]
+COMMANDS += [f"{key}={value}" for key in ("seed", "sink") for value in ("9" * 5000, "[" * 200)]
 HANG_SECONDS = 60
 WORDS_OF_YAML = r"""
 -1 0 1 -0.5 0.5 1e-45 1e18 1000000000000000000 1e23 100000000000000000000000

@@ -114,6 +114,8 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("hparams_search=d", {"hparams_search=density_lr"}),
         ("--config-dir my_conf compressor=mi", {"compressor=mine"}),
         ("--multirun seed=0,1 policy=gr", {"policy=gravac"}),
+        ("reproduce dyn", {"dynamic/table1", "dynamic/sensitivity"}),
+        ("reproduce gravac/table", {"gravac/table3"}),
     ],
 )
 def test_tab_completes_groups_members_and_keys(
@@ -123,6 +125,18 @@ def test_tab_completes_groups_members_and_keys(
     monkeypatch.chdir(own)
     completions(f"dgc-repro {line}", monkeypatch)
     assert offered <= set(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["reproduce zzz", "compare ", "compare ru", "queue list=t", "reproduce dynamic/table1 sca"],
+)
+def test_tab_after_a_command_of_ours_offers_nothing_it_does_not_know(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completions(f"dgc-repro {line}", monkeypatch)
+    said = capsys.readouterr()
+    assert (said.out.strip(), said.err) == ("", "")
 
 
 def test_completion_is_installed_for_the_command_and_needs_no_torch() -> None:

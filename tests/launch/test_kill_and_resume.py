@@ -23,6 +23,7 @@ from sockets import listening, open_to_others
 from tiny_run import PLAIN, SETTINGS, TINY, UNIFORM4_EF, tiny
 
 from dgc_repro.errors import DiskFull
+from dgc_repro.files import replace
 from dgc_repro.launch import main
 from dgc_repro.launch.ranks import (
     DISK_FULL,
@@ -37,7 +38,7 @@ from dgc_repro.launch.ranks import (
     work,
 )
 from dgc_repro.launch.single import run_config
-from dgc_repro.sink.jsonl import replace, write_line
+from dgc_repro.sink.jsonl import write_line
 from dgc_repro.train import checkpoint
 
 Commands = Callable[..., Command]

@@ -181,6 +181,21 @@ def test_what_cannot_be_mirrored_is_one_line(arguments: list[str], line: str, co
     assert error.startswith(f"error: {line}")
 
 
+def test_wandb_writes_through_no_link(command: Run, tmp_path: Path) -> None:
+    """A linked run folder is not found in a folder, and a linked folder of wandb's is refused."""
+    outside = tmp_path / "outside"
+    (outside / "wandb").mkdir(parents=True)
+    shutil.copytree(FINISHED, outside / "linked")
+    shutil.copytree(FINISHED, "runs/own")
+    Path("runs/link").symlink_to(outside / "linked")
+    Path("runs/own/wandb").symlink_to(outside / "wandb")
+    code, lines = command("wandb", "runs")
+    assert code == 2
+    assert "wandb is a symbolic link" in lines[-1]
+    assert [path.name for path in (outside / "wandb").iterdir()] == []
+    assert not (outside / "linked" / "wandb").exists()
+
+
 def test_the_workspace_draws_quality_over_bytes_and_time_rungs_and_bytes_by_kind() -> None:
     pytest.importorskip("wandb_workspaces")
     spec = wandb_report.workspace("me", "mine")._to_model().spec.section

@@ -54,7 +54,7 @@ def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
     assert table1.parts[-3:] == ("dynamic", "quick", "table1")
     assert set(contents(table1.parent)) == {
         *("runs.parquet", "epochs.parquet", "trace.parquet", "numbers.csv", "verdicts.json"),
-        "table1/table.md",
+        *("SHA256SUMS", "table1/table.md"),
         *("table1/table1.svg", "table1/table1.png"),
     }
     assert len(run_ids(table1)) == 2 * len(ROWS)
@@ -199,7 +199,7 @@ def test_a_damaged_pool_is_one_line(tmp_path: Path, name: str) -> None:
     folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
     path = folder.parent / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match="a damaged pool") as caught:
+    with pytest.raises(UserError, match=f"{name} is damaged: its checksum is another") as caught:
         page_of(folder)
     assert "\n" not in str(caught.value)
 

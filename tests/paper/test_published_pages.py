@@ -22,7 +22,7 @@ POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
 PAGES = [folder for place in POOLS for folder in artifacts_in(place)]
 MAKE_BYTES = ("kiwisolver", "matplotlib", "numpy", "pandas", "pillow", "pyarrow", "scipy")
 """Packages that decide the bytes of pages and figures."""
-MEASURED = ("bench", "network", "records")
+MEASURED = ("bench", "network")
 """Folders of tables that `make bench` and its relatives write while they measure, without a pool."""
 
 
@@ -86,7 +86,7 @@ def test_the_overview_is_made_again_byte_for_byte(
 
 
 def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:
-    of_pools = {*pool.FILES, pool.VERDICTS_FILE, pool.NUMBERS_FILE}
+    of_pools = {*pool.FILES, pool.SUMS_FILE, pool.VERDICTS_FILE, pool.NUMBERS_FILE}
     known = {
         RESULTS / name for name in ("README.md", "index.html", "claims.jsonl", "claims.parquet")
     }

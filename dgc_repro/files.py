@@ -1,0 +1,209 @@
+"""Read and write files that somebody else may have made: run folders, pools, profiles, logs.
+
+Such a file is data. Reading one follows no symbolic link, runs no code, and has a bound on its size and on
+the size of what it decodes to. Writing one makes a new file and puts it in the place of the old name: it
+never writes through a link.
+
+A reader raises UserError for a link, for what is no plain file, and for a file that is too large; OSError
+where the file cannot be opened; ValueError where the content has another format.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from dgc_repro.errors import UserError, writing
+
+MIB = 2**20
+MOST_BYTES = {
+    ".json": 16 * MIB,
+    ".jsonl": 1024 * MIB,
+    ".csv": 256 * MIB,
+    ".parquet": 64 * MIB,
+}
+"""The largest file that is read, by suffix; the largest published files have less than a tenth of it."""
+MOST_OTHERS = MIB
+MOST_LINE = MIB  # of a file of JSON lines
+MOST_DEPTH = 64  # of lists and mappings in YAML
+MOST_INTEGER = 2**63  # what an int64 holds
+_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def opened(path: Path) -> io.BufferedReader:
+    """Open a file for reading. Raises UserError for a link and for what is no plain file, and OSError."""
+    file = open(path, "rb", opener=_unlinked)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UserError(f"{path}: is no plain file; remove it")
+    return file
+
+
+def content(path: Path, most: int | None = None) -> bytes:
+    """Read a file of at most ``most`` bytes, by default the bound of its suffix. Raises UserError and
+    OSError."""
+    most = MOST_BYTES.get(path.suffix, MOST_OTHERS) if most is None else most
+    with opened(path) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise UserError(
+            f"{path}: has more than {most:,} bytes, the most that is read of such a file"
+        )
+    return found
+
+
+def text(path: Path) -> str:
+    """Read a file of text in UTF-8. Raises UserError, OSError and ValueError."""
+    return content(path).decode("utf-8")
+
+
+def ending(path: Path, size: int) -> bytes:
+    """Read the last ``size`` bytes of a file of any length. Raises UserError and OSError."""
+    with opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read(size)
+
+
+def unpacked(path: Path, most: int) -> bytes:
+    """Read a gzip file whose content has at most ``most`` bytes. Raises UserError, and OSError or EOFError or
+    zlib.error for what is no gzip file."""
+    with opened(path) as file, gzip.GzipFile(fileobj=file) as packed:
+        found = packed.read(most + 1)
+    if len(found) > most:
+        raise UserError(f"{path}: unpacks to more than {most:,} bytes; it is another file")
+    return found
+
+
+def parsed_yaml(text: str) -> Any:
+    """Return what a text in YAML says. Raises ValueError for what is no YAML, and for aliases: a few lines of
+    these expand to more than any memory holds, or contain themselves."""
+    try:
+        depth = 0
+        for event in yaml.parse(text, _SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("it has aliases (*name); write the values in full")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_DEPTH:
+                raise ValueError(f"it has more than {MOST_DEPTH} levels")
+        return yaml.load(text, _SafeLoader)
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value in YAML that `parsed_yaml` reads: what it holds twice is written twice."""
+    return yaml.dump(value, Dumper=_WithoutAliases, sort_keys=False)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """Return what a text in JSON says. Raises ValueError, also for a whole number beyond an int64."""
+    try:
+        return _JSON.decode(text if isinstance(text, str) else text.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("it has too many levels") from error
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one JSON object a line; of an empty line an empty one. Raises
+    UserError and OSError, and ValueError for a line that is no object."""
+    most = MOST_BYTES[".jsonl"]
+    with opened(path) as file:
+        number = 0
+        while line := file.readline(MOST_LINE + 1):
+            number, most = number + 1, most - len(line)
+            if most < 0:
+                raise UserError(f"{path}: has more than {MOST_BYTES['.jsonl']:,} bytes")
+            try:
+                if len(line) > MOST_LINE:
+                    raise ValueError(f"it has more than {MOST_LINE:,} bytes")
+                value = parsed_json(line) if line.strip() else {}
+                if not isinstance(value, dict):
+                    raise ValueError(f"got {type(value).__name__}")
+            except ValueError as error:
+                raise ValueError(f"line {number} is not a JSON object ({error})") from error
+            yield value
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file. If the process is killed meanwhile, the old file stays. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with writing(path), _cleared(temporary).open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def begun(path: Path) -> TextIO:
+    """Open a new, empty file of text in the place of one that may be there. Raises OSError."""
+    return _cleared(path).open("x", encoding="utf-8")
+
+
+def appended(path: Path) -> TextIO:
+    """Open a file of text to append to it, and make it if there is none. Raises UserError for a link, and
+    OSError."""
+    return open(path, "a", encoding="utf-8", opener=_unlinked)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it. Raises OSError, not where nothing is
+    there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def refuse_link(folder: Path, key: str) -> None:
+    """Raise UserError, which begins with a config key, for a folder that is a link."""
+    if folder.is_symlink():
+        raise UserError(
+            f"{key}: {folder} is a symbolic link, which is not followed; put the folder itself there"
+        )
+
+
+def _unlinked(name: str, flags: int) -> int:
+    """Open as `open` asks for, but no link, and without waiting for the other end of a pipe."""
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and Path(name).is_symlink():
+            raise UserError(
+                f"{name}: is a symbolic link, which is not followed; put the file itself there"
+            ) from error
+        raise
+
+
+def _cleared(path: Path) -> Path:
+    """Remove what has this name, so that a new file can be made. What a link leads to stays as it is."""
+    path.unlink(missing_ok=True)
+    return path
+
+
+def _whole(digits: str) -> int:
+    value = int(digits) if len(digits) <= 20 else MOST_INTEGER
+    if not -MOST_INTEGER <= value < MOST_INTEGER:
+        raise ValueError(f"it has a whole number of {len(digits)} digits")
+    return value
+
+
+_JSON = json.JSONDecoder(parse_int=_whole)

@@ -1,0 +1,301 @@
+"""Run folders of strangers: `compare` and `load_runs` leave a bad one out by name, follow no link, use little
+memory, write nothing outside, and send no control character to the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dgc_repro
+from dgc_repro import compare, files
+from dgc_repro.checksums import sealed_summary
+from dgc_repro.errors import LONG_MESSAGE, UserError, shown
+from dgc_repro.paper.records import read_run
+
+FINISHED = Path(__file__).resolve().parent / "finished_run"
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{new}: &{new} [*{old}, *{old}, *{old}, *{old}, *{old}, *{old}, *{old}, *{old}]\n"
+    for old, new in zip("abcdefghi", "bcdefghij", strict=True)
+)
+HUGE = int("9" * 400)
+
+
+def folder(name: str) -> Path:
+    """A finished run below ``runs``."""
+    return Path(shutil.copytree(FINISHED, Path("runs") / name))
+
+
+def config_with(**changes: Any) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        (run / "config.yaml").write_text(yaml.safe_dump(config | changes))
+
+    return change
+
+
+def text_of(name: str, text: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        (run / name).write_text(text)
+
+    return change
+
+
+def summary_with(**changes: Any) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | changes))
+
+    return change
+
+
+def linked(name: str, to: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        secret = Path(to).absolute()
+        secret.write_text("SECRET: [\n")
+        (run / name).unlink()
+        (run / name).symlink_to(secret)
+
+    return change
+
+
+def piped(run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+
+
+BAD = {
+    "aliases": text_of("config.yaml", f"seed: 1\n{BOMB}"),
+    "recursive alias": text_of("config.yaml", "seed: 1\nmodel: &a {b: *a}\n"),
+    "deep YAML": text_of("config.yaml", f"seed: 1\nmodel: {'[' * 20000}\n"),
+    "deep JSON": text_of("summary.json", "[" * 100_000),
+    "a model that is a number": config_with(model=5),
+    "a wrapper that is a mapping": config_with(wrap=[{"a": 1}]),
+    "wrappers that are a word": config_with(wrapper="x"),
+    "a seed of 400 digits": config_with(seed=HUGE),
+    "a rate of 400 digits": config_with(optimizer={"_target_": "x.SGD", "lr": HUGE}),
+    "a date": config_with(stopping={"target": "x", "when": __import__("datetime").date(2026, 1, 1)}),
+    "workers in words": config_with(launch={"workers": "two", "kind": "local"}),
+    "layers in words": config_with(model={"_target_": "x.LSTM", "layers": "two"}),
+    "mixed keys": config_with(schedule={"_target_": "x.S", "at": {1: 2, "x": 3}}),
+    "parameters in words": summary_with(parameters="many"),
+    "an accuracy of 400 digits": summary_with(**{"test/accuracy_percent": HUGE}),
+    "an amount of 5,000 digits": text_of(
+        "summary.json", '{"status": "finished", "comm/payload_bytes": ' + "9" * 5000 + "}"
+    ),
+    "epochs that are lists": text_of(
+        "metrics.jsonl", (FINISHED / "metrics.jsonl").read_text().replace('"epoch": 1,', '"epoch": [1],')
+    ),
+    "decisions in words": text_of(
+        "decisions.jsonl", '{"decision": 1, "decision/branch": [1], "decision/energies": ["x"]}\n'
+    ),
+    "a linked config": linked("config.yaml", "secret.yaml"),
+    "a linked summary": linked("summary.json", "secret.yaml"),
+    "a linked record": linked("metrics.jsonl", "secret.yaml"),
+    "a pipe": piped,
+    "a setting with an escape": config_with(compressor={"_target_": "x.T", "\x1b[2Jdensity": 1}),
+    "a value with an escape": config_with(compressor={"_target_": "x.\x1b]0;title\x07", "k": 1}),
+    "a large config": text_of("config.yaml", f"seed: 1\n# {'x' * 2**20}\n"),
+    "a long line": text_of("metrics.jsonl", '{"kind": "epoch", "x": "' + "x" * 2**20 + '"}\n'),
+    "\x1b[31mred": lambda run: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_run_is_left_out_by_name_and_the_others_are_compared(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    folder("good")
+    BAD[name](folder(name))
+    compare.main(["runs", "--paper"])
+    out, err = capsys.readouterr()
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.startswith("left out: runs/")
+    assert shown(name) in line
+    assert "\n" not in line
+    said = out + err + caplog.text
+    assert not [letter for letter in said if ord(letter) < 32 and letter not in "\n\t"]
+    assert "SECRET" not in said
+    assert len(line) < LONG_MESSAGE + 100
+    assert len(Path("runs/compare.csv").read_text().splitlines()) == 2
+    assert list(dgc_repro.load_runs("runs").runs["run"]) == ["good"]
+
+
+@pytest.mark.parametrize("value", [5, -1.5, "x", [], [1, "a"], [[{}]], {}, {"a": {"b": []}}, None])
+def test_every_key_of_a_config_may_have_a_value_of_another_type(
+    value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run for each key of a recorded config: it is compared, or left out; nothing ends in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        compare, "figure", lambda *_: None
+    )  # seconds; its names are those of the table
+    monkeypatch.setattr(compare.plot, "save", lambda *_: None)
+    folder("good")
+    whole = yaml.safe_load((FINISHED / "config.yaml").read_text())
+    keys = [(key,) for key in whole]
+    keys += [(key, name) for key, node in whole.items() if isinstance(node, dict) for name in node]
+    assert len(keys) > 60
+    for key in keys:
+        changed = json.loads(json.dumps(whole))
+        node = changed
+        for group in key[:-1]:
+            node = node[group]
+        node[key[-1]] = value
+        text_of("config.yaml", json.dumps(changed))(folder(".".join(key)))
+    compare.main(["runs", "--paper", "--out", "compared"])
+
+
+def test_compare_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder("good")
+    precious = Path("precious.txt")
+    precious.write_text("mine")
+    for name in ("compare.csv", "compare.png", "compare.svg", "compare.csv.tmp", "compare.png.tmp"):
+        (Path("runs") / name).symlink_to(precious.absolute())
+    compare.main(["runs", "--paper"])
+    assert precious.read_text() == "mine"
+    for name in ("compare.csv", "compare.png", "compare.svg"):
+        assert not (Path("runs") / name).is_symlink()
+
+
+def test_a_linked_run_folder_is_not_found_below_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder("good")
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(FINISHED, "elsewhere/own")
+    (tmp_path / "runs/link").symlink_to(tmp_path / "elsewhere/own")
+    assert list(dgc_repro.load_runs("runs").runs["run"]) == ["good"]
+
+
+def test_the_checksums_of_a_run_follow_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = folder("good")
+    path = run / "summary.json"
+    path.write_bytes(sealed_summary(path, json.loads(path.read_text())))
+    read_run(run)
+    outside = Path(shutil.move(run / "metrics.jsonl", "outside.jsonl"))
+    (run / "metrics.jsonl").symlink_to(outside.absolute())
+    with pytest.raises(UserError, match=r"metrics.jsonl: is a symbolic link"):
+        read_run(run)
+
+
+def test_packed_data_has_a_bound(tmp_path: Path) -> None:
+    """2.4 MB of gzip that unpack to 2.4 GB are read up to the bound."""
+    code = f"""
+import gzip, resource
+from pathlib import Path
+from dgc_repro.errors import UserError
+from dgc_repro.files import MIB, unpacked
+path = Path({str(tmp_path)!r}, "images.gz")
+with gzip.open(path, "wb", compresslevel=1) as file:
+    for _ in range(600):
+        file.write(bytes(MIB))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    unpacked(path, 64 * MIB)
+except UserError as error:
+    assert "more than" in str(error)
+else:
+    raise SystemExit("was read")
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# The reader and the writer.
+
+
+def test_a_file_that_is_replaced_is_new(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("mine")
+    link.symlink_to(target)
+    for write in (
+        lambda: files.replace(link, b"new"),
+        lambda: files.begun(link).close(),
+    ):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        write()
+        assert not link.is_symlink()
+        assert target.read_text() == "mine"
+    link.unlink()
+    link.symlink_to(target)
+    with pytest.raises(UserError, match="is a symbolic link"):
+        files.appended(link)
+    with pytest.raises(UserError, match="is a symbolic link"):
+        files.content(link)
+    files.remove(link)
+    assert target.read_text() == "mine"
+
+
+def test_a_dangling_link_makes_no_file(tmp_path: Path) -> None:
+    link, nowhere = tmp_path / "link", tmp_path / "nowhere"
+    link.symlink_to(nowhere)
+    with pytest.raises(UserError, match="is a symbolic link"):
+        files.appended(link)
+    files.begun(link).close()
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("text", ["a: &x [1]\nb: *x\n", "&a [*a]", BOMB, "[" * 65, "{a: " * 500])
+def test_yaml_without_aliases_and_with_few_levels(text: str) -> None:
+    with pytest.raises(ValueError, match=r"aliases|levels"):
+        files.parsed_yaml(text)
+
+
+def test_what_a_config_holds_twice_is_written_twice() -> None:
+    shared = [1, {"a": 2}]
+    text = files.as_yaml({"seed": 1, "x": shared, "y": {"z": shared}})
+    assert files.parsed_yaml(text) == {"seed": 1, "x": shared, "y": {"z": shared}}
+
+
+OF_RUN_FOLDERS = (
+    *("compare.py", "results.py", "checksums.py", "policy/oracle.py", "train/checkpoint.py"),
+    *("paper/records.py", "paper/decisions.py", "paper/pool.py", "sink/jsonl.py", "sink/wandb.py"),
+    *("launch/single.py", "launch/worker.py", "launch/study.py", "launch/torchrun.py"),
+    *("launch/mirror.py", "launch/identity.py", "launch/networks.py", "train/profile.py"),
+)
+OTHER_WAYS = re.compile(
+    r"\.(read_text|read_bytes|write_text|write_bytes)\(|yaml\.(safe_)?(load|dump)\(|gzip\."
+    r"|\.open\(\"[rwa]|(?<!\.)\bopen\(|read_csv\(path|to_csv\(path|read_table\(path"
+)
+OUR_OWN_FILES = ("conf_dir", "file.read_text(encoding", "hashlib.sha256(Path(str(file))")
+"""Parts of lines that read files of this package, or of a component that the user names."""
+
+
+@pytest.mark.parametrize("module", OF_RUN_FOLDERS)
+def test_run_folders_are_read_and_written_through_one_module(module: str) -> None:
+    source = Path(dgc_repro.__file__).with_name(module.split("/")[0])
+    source = source / module.split("/")[1] if "/" in module else source
+    others = [
+        line.strip()
+        for line in source.read_text().splitlines()
+        if OTHER_WAYS.search(line) and not any(part in line for part in OUR_OWN_FILES)
+    ]
+    assert others == []
+
+
+@pytest.mark.parametrize("text", ["9" * 20, "-" + "9" * 400, "9" * 5000, "[" * 100_000, "{"])
+def test_json_of_numbers_that_fit_and_of_few_levels(text: str) -> None:
+    with pytest.raises(ValueError, match=r"digits|levels|Expecting"):
+        files.parsed_json(text)
+    assert files.parsed_json("[9223372036854775807, 1e300]") == [2**63 - 1, 1e300]
