@@ -14,9 +14,9 @@ LAUNCH_SECONDS, WAIT_SECONDS = 5e-6, 30e-6
 
 @dataclass(frozen=True)
 class GPU:
-    """As the maker states it: floating-point operations a second in float32 and of half precision, bytes of
-    memory that move a second, and bytes of memory that there are. ``tf32``: operations of convolutions in
-    torch's default, 0 where the GPU has no TF32."""
+    """A GPU by the numbers of its maker: floating-point operations a second in float32 and in half precision,
+    bytes that its memory moves a second, and bytes that it holds. ``tf32``: operations a second of
+    convolutions in torch's default, 0 where the GPU has no TF32."""
 
     operations: float
     memory: float

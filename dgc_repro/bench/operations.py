@@ -13,10 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 class Operations(NamedTuple):
-    """Of forward and backward. ``floating_point``: multiplications and additions of matrix products and
-    convolutions; ``dispatched``: operations of torch, of which a recurrent layer is one on a GPU (cuDNN), and
-    a loop over the steps of a text here; ``kept_bytes``: what forward keeps for backward, but
-    for the weights."""
+    """What forward and backward of a batch do.
+
+    floating_point  multiplications and additions of matrix products and convolutions
+    dispatched      operations of torch; a recurrent layer is one, as cuDNN computes it on a GPU
+    kept_bytes      what forward keeps for backward, but for the weights
+    """
 
     floating_point: int
     dispatched: int

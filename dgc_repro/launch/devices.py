@@ -83,9 +83,15 @@ def few_gpus(gpus: int, workers: int) -> str:
 
 
 def idle_gpus(config: Mapping[str, Any], gpus: int, workers: int) -> str:
-    """Return the note for a run that stays on CPU cores beside ``gpus`` that are fewer than its ``workers``.
-    Raises UserError where its scale is not made for CPU cores: there it would take days in place of hours."""
+    """Return the note for a run that stays on CPU cores beside ``gpus`` that do not suffice for its
+    ``workers``. Raises UserError where its scale is not made for CPU cores: there it would take days in place
+    of hours."""
     few, scale = few_gpus(gpus, workers), config.get("scale", {}).get("name")
+    if gpus >= workers:
+        raise UserError(
+            f"launch.device: {few}, and several ranks would take one GPU, or parts of it; set LOCAL_RANK, or "
+            "CUDA_VISIBLE_DEVICES, for each rank as torchrun does, or use launch.device=cpu"
+        )
     if config["launch"]["kind"] == NETLAB:
         other = "launch.device=cuda lets the workers of the lab share a GPU"
     else:

@@ -81,10 +81,12 @@ class Superseded(Exception):
 
 
 class Held(NamedTuple):
-    """A run folder that this process has locked: the log of this launch, and the descriptor of the lock."""
+    """A run folder that this process has locked: the log of this launch, the descriptor of the lock, and the
+    id of the launch."""
 
     log: TextIO
     lock: int
+    launch: str
 
 
 class RunStopped(Exception):
@@ -306,7 +308,7 @@ def execute(config: Mapping[str, Any], folder: Path, *, apart: bool = False) -> 
             started = Ranks(folder, here.log, workers, hosted_store(), lock=here.lock)
         started.run([sys.executable, "-m", "dgc_repro", "worker", str(folder)], os.environ | own)
     codes = [process.returncode for process in started.processes]
-    raise_unless_finished(folder, codes, started.stopped_by, started.ended())
+    raise_unless_finished(folder, codes, started.stopped_by, started.ended(), here.launch)
 
 
 def _simulate(config: Mapping[str, Any], folder: Path) -> None:
@@ -323,7 +325,7 @@ def _simulate(config: Mapping[str, Any], folder: Path) -> None:
         torch._dynamo.reset()
     gc.collect()
     stop.off()
-    raise_unless_finished(folder, [code], stop.number)
+    raise_unless_finished(folder, [code], stop.number, launch=here.launch)
 
 
 @contextlib.contextmanager
@@ -364,10 +366,11 @@ def held(folder: Path) -> Iterator[Held]:
         lock.truncate(0)
         lock.write(launch)
         lock.flush()
+        os.fsync(lock.fileno())  # other nodes look at it
         with _variable(LAUNCH, launch), begun(folder / LOG_FILE) as log:
             for name in (ERROR_FILE, FAILURE_FILE):
                 (folder / name).unlink(missing_ok=True)
-            yield Held(log, lock.fileno())
+            yield Held(log, lock.fileno(), launch)
 
 
 @contextlib.contextmanager
@@ -409,10 +412,19 @@ def refuse_superseded(folder: Path) -> None:
 
 
 def raise_unless_finished(
-    folder: Path, codes: Collection[int], stopped_by: int | None = None, ended: str = ""
+    folder: Path,
+    codes: Collection[int],
+    stopped_by: int | None = None,
+    ended: str = "",
+    launch: str = "",
 ) -> None:
     """Raise UserError, RunStopped or RunFailed unless the run has finished. ``codes``: exit codes of its
-    ranks; ``stopped_by``: the signal, where it is known; ``ended``: how the first rank ended, in words."""
+    ranks; ``stopped_by``: the signal, where it is known; ``ended``: how the first rank ended, in words;
+    ``launch``: its id, for a folder in which another launch may have begun since."""
+    if launch and launch_in(folder) not in ("", launch):
+        raise RunFailed(
+            f"another launch has begun in {folder}; this one has ended without writing there"
+        )
     if (folder / ERROR_FILE).is_file():
         raise UserError(text(folder / ERROR_FILE).strip())
     if STOPPED in codes and {*codes} <= {FINISHED, STOPPED}:

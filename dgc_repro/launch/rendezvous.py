@@ -153,14 +153,17 @@ class Rendezvous:
         self.several_nodes = len({tuple(place) for place, _ in said}) > 1
 
     def has_own_gpus(self, gpu: int) -> bool:
-        """Compare GPUs with the other ranks, by the identifiers (UUID) that the driver gives them. Returns
-        whether each rank has one of its own. ``gpu``: the number that this rank would take of those that it
-        sees, which may be one for each rank (Slurm's ``--gpus-per-task``). All ranks call it. Raises
-        UserError where a rank does not come."""
-        sees_one = torch.cuda.is_available() and torch.cuda.device_count() > gpu
-        uuid = str(torch.cuda.get_device_properties(gpu).uuid) if sees_one else ""
-        uuids = self.gather("GPU", uuid)
-        return "" not in uuids and len(set(uuids)) == len(uuids)
+        """Compare GPUs with the other ranks, by the identifiers (UUID) and the places on a bus that the
+        driver gives them; parts of one GPU (MIG) share a place. Returns whether each rank has its own GPU.
+        ``gpu``: the number that this rank would take of those that it sees, which may be one for each rank
+        (Slurm's ``--gpus-per-task``). All ranks call it. Raises UserError where a rank does not come."""
+        own: list[str] = []
+        if torch.cuda.is_available() and torch.cuda.device_count() > gpu:
+            known: Any = torch.cuda.get_device_properties(gpu)
+            place = (getattr(known, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+            own = [str(known.uuid), f"{platform.node()} {' '.join(map(str, place))}"]
+        said = [json.loads(text) for text in self.gather("GPU", json.dumps(own))]
+        return all(said) and all(len({*each}) == len(said) for each in zip(*said, strict=True))
 
     def failed(self, error: BaseException, timeout_seconds: float) -> str:
         """The line for a run that ends with this error on this rank.
@@ -259,9 +262,11 @@ def use_loopback() -> None:
         os.environ.update(dict.fromkeys(variables, names[0]))
 
 
-def facts(config: Mapping[str, Any], device: str, arguments: Sequence[str]) -> dict[str, str]:
+def facts(
+    config: Mapping[str, Any], device: str, precision: str, arguments: Sequence[str]
+) -> dict[str, str]:
     """What must be the same on every rank before training, as this rank has it. ``device``: with its backend,
-    in words; ``arguments``: the command line."""
+    in words; ``precision``: in which it computes; ``arguments``: the command line."""
     return {
         "dgc_repro": f"{__version__} (code {code_hash()})",
         "python": platform.python_version(),
@@ -270,6 +275,7 @@ def facts(config: Mapping[str, Any], device: str, arguments: Sequence[str]) -> d
         "command line": " ".join(sorted(arguments)),
         "config, or the source of your own classes": config_hash(config),
         "launch.device": device,
+        "train.precision": precision,
         "CPU vectors (ATEN_CPU_CAPABILITY)": (  # rounding differs between AVX2 and AVX512
             torch.backends.cpu.get_cpu_capability() if device.startswith("cpu") else ""
         ),

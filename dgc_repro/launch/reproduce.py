@@ -81,7 +81,7 @@ Finished runs are not made again: after a stop, give the same command.
   "scale.seeds=[0,1]"        the seeds; seed=0 for a single one
   published=true             take the project's published runs where they exist, and train the others
   plan=true                  print hours, memory and disk for each device, and the runs that each claim needs;
-                             train nothing. device=t4, v100, a100, h100 or cpu: that device; default: this one
+                             train nothing. device=t4, v100, a100, h100 or cpu: that device alone
   share=2/3                  make the second, fifth, ... run and no page: several machines share the work
   roots.<dataset>=<folder>   where the files of a data set lie
   paths.reproduced=<folder>  where the page goes
@@ -236,7 +236,7 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         else:
             others.append(override)
     if DEVICE in own and not own.get(PLAN):
-        raise UserError(f"{DEVICE}: of a plan; give plan=true too, or launch.device= for the runs")
+        raise UserError(f"{DEVICE}: needs plan=true; the runs themselves take launch.device=")
     return own, others
 
 

@@ -54,7 +54,7 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
 
     def execute(config: Mapping[str, Any], folder: Path) -> None:
         nonlocal has_sent
-        with held(folder):
+        with held(folder) as here:
             has_sent = True
             instructions = {
                 "folder": str(folder.absolute()),
@@ -66,9 +66,9 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
             code, first = join(instructions, rendezvous)
         if code == USER_ERROR:
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
-        if code == FAILED and not first:
+        if code == FAILED and not first and launch_in(folder) == here.launch:
             sys.exit(FAILED)  # another rank has said why
-        raise_unless_finished(folder, [code])
+        raise_unless_finished(folder, [code], launch=here.launch)
 
     try:
         refuse_restarts(os.environ)

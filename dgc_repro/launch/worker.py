@@ -7,6 +7,7 @@ which no line may fit, 1 for everything else: ``failure.txt`` has the line.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import faulthandler
@@ -35,7 +36,7 @@ from dgc_repro.kernel import native
 from dgc_repro.launch import environment, identity, sections
 from dgc_repro.launch.build import build_run, fresh_module
 from dgc_repro.launch.components import component
-from dgc_repro.launch.devices import Place, choose_device, visible_gpus
+from dgc_repro.launch.devices import Place, choose_device, computed_precision, visible_gpus
 from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.netlab import Schedule
 from dgc_repro.launch.ranks import (
@@ -100,7 +101,9 @@ def run_worker(
         torch.set_num_threads(environment.threads_of_worker(launch))
     has_own = None if launch["device"] == "cpu" else rendezvous.has_own_gpus(gpu)
     place = choose_device(config, has_own)
-    own = facts(config, f"{place.device} with {place.backend}", rendezvous.arguments)
+    device = _device_of(place, gpu)
+    precision = computed_precision(config["train"]["precision"], device)
+    own = facts(config, f"{place.device} with {place.backend}", precision, rendezvous.arguments)
     rendezvous.agree("start", own)
     timeout = float(launch["timeout_seconds"])
     try:
@@ -124,6 +127,10 @@ def run_worker(
         raise RankFailed(line) from error
 
 
+def _device_of(place: Place, gpu: int) -> torch.device:
+    return torch.device("cuda", gpu) if place.device == "cuda" else torch.device("cpu")
+
+
 def _train(
     config: dict[str, Any],
     folder: Path,
@@ -136,7 +143,7 @@ def _train(
     """Train on GPU number ``gpu`` of this process, or on the CPU, as ``place`` says; return the exit code.
     ``rendezvous``: of ranks that are processes; ``log``: for the traceback of a rank that hangs when it is
     sent SIGTERM."""
-    device = torch.device("cuda", gpu) if place.device == "cuda" else torch.device("cpu")
+    device = _device_of(place, gpu)
 
     def ready(splits: Splits | Text) -> None:
         if rendezvous is not None:
@@ -173,6 +180,8 @@ def _train(
         notes += lab["notes"]
         here["network"] = lab["facts"]
     refuse_superseded(folder)
+    if progress.step:
+        _refuse_other_precision(folder / "environment.json", here["precision"])
     if rank == 0:
         if progress.step:
             here |= _continued(folder / "environment.json", progress.step)
@@ -223,6 +232,19 @@ def _train(
         if run.stop_requested:
             signal.alarm(0)
     return FINISHED if finished else STOPPED
+
+
+def _refuse_other_precision(path: Path, precision: str) -> None:
+    """Raise UserError where the steps before were trained in another precision, which train.precision=half
+    has left to another device."""
+    before = ""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        before = parsed_json(content(path)).get("precision", "")
+    if before not in ("", precision):
+        raise UserError(
+            f"train.precision: the steps so far were trained in {before}, and half is {precision} on this "
+            f"device; continue on a device that computes {before}, or start anew in another paths.runs"
+        )
 
 
 def _continued(path: Path, step: int) -> dict[str, Any]:

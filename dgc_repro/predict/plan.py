@@ -32,7 +32,7 @@ from dgc_repro.dataset.text import COLUMNS, Text, text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import build_run
+from dgc_repro.launch.build import PASSING, build_run
 from dgc_repro.launch.components import build_compressor, build_policy, component, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import run_folder
@@ -56,18 +56,19 @@ SECONDS_TO_TIME = 10.0  # steps of a run on this CPU, at most; one is timed what
 WARMUP_STEPS, TIMED_STEPS = 2, 5
 START_SECONDS = {"simulated": 1.0}
 OF_RANKS_SECONDS = 6.0
-"""Of a run before its first step: of workers in this process, and of ranks that load Python and torch."""
+"""Time before the first step: where workers are simulated, and where ranks load Python and torch first."""
 EITHER_WAY = 1.25
 """A factor around hours that were timed: other rows, other images and a warmer machine."""
 PASSES = 4, 30
-"""Over its gradient, of a worker's exchange and the optimizer: dense, and the most that methods need."""
+"""Times that an exchange and the optimizer read or write a gradient: dense training, and the most that a
+method needs."""
 LAUNCH_SECONDS = 15e-6, 45e-6
-"""Of the host for an operation of torch in forward and backward, with autograd and autocast; measured on one
-H100: 46 microseconds in runs that shared it (air.dense, seed 0)."""
+"""Host time of one operation of torch with autograd and autocast, at best and at worst. On one H100 that
+several runs shared it was 46 microseconds (air.dense, seed 0)."""
 EXCHANGE_SECONDS = 2e-4, 4e-3
-"""Of the host for a worker's exchange (docs/speed.md)."""
+"""Host time of a worker's exchange, at best and at worst (docs/speed.md)."""
 EVALUATION = 1 / 3
-"""Operations of a forward pass, of those of forward and backward."""
+"""Share of the forward pass in the operations of a training step."""
 CONTEXT_BYTES = 6e8  # of CUDA and its libraries
 KNOWN_IMAGES = {
     "Cifar10": (50_000, 10_000, 10),
@@ -89,8 +90,8 @@ Hours = Callable[["Counts"], tuple[float, float]]
 
 
 class Data(NamedTuple):
-    """Of a data set: what an epoch trains on and evaluates (images or tokens), classes, and the shape of a
-    micro-batch's input, without its first dimension."""
+    """Sizes of a data set: images or tokens that an epoch trains on and evaluates, classes, and the shape of
+    one image or window."""
 
     trained: int
     evaluated: int
@@ -100,7 +101,7 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one run, whose seed makes no difference.
+    """What a run does, whatever its seed.
 
     steps         of the run
     operations    floating-point operations of the whole run, without evaluations
@@ -108,7 +109,7 @@ class Counts:
     parameters    that learn
     activations   bytes that a micro-batch keeps for backward
     states        bytes of a worker's compressor
-    evaluations   evaluated samples over trained ones
+    evaluations   samples that an epoch evaluates, over those that it trains on
     own_weights   whether each worker has its own (local steps)
     """
 
@@ -127,13 +128,15 @@ class Counts:
     def memory(self) -> float:
         """Return the bytes of a device that hosts all workers."""
         values = 4.0 * self.parameters
-        each = 2.0 * self.states + 3 * values * self.own_weights
+        each = 2.0 * self.states + (3 * self.own_weights + PASSING) * values
         # Weights, gradient, two moments, and the mean.
         return 5 * values + self.workers * each + self.activations
 
     def disk(self) -> float:
         """Return the bytes of a run folder's checkpoints."""
-        return KEPT * (12.0 * self.parameters + self.states * self.workers)
+        values = 4.0 * self.parameters
+        of_worker = self.states + 3 * values * self.own_weights
+        return (KEPT + 1) * (3 * values + of_worker * self.workers)  # one more while it is written
 
     def hours(self, gpu: GPU) -> tuple[float, float]:
         """Return the hours of the run on one GPU, low and high. All workers take turns there."""
@@ -164,21 +167,23 @@ class Planned(NamedTuple):
 
 
 def show(asked: Reproduction, device: str | None) -> None:
-    """Print the plan. ``device``: a name of `GPUS`, or cpu; None: every GPU, and this CPU where the runs
-    would be trained on it. Raises UserError, also for runs that do not fit into the memory of ``device``."""
+    """Print the plan. ``device``: a name of `GPUS`, or cpu, alone; None: the device of this machine, and
+    after it all GPUs. Raises UserError, also for runs that do not fit into the memory of the device."""
     device = device and one_of_devices("device", device)
+    given = device is not None
     if not asked.is_trained:
         raise UserError(f"plan: {asked.name} trains nothing; leave plan=true out")
     runs = [_planned(job, takes_published=bool(asked.own.get("published"))) for job in asked.jobs]
     left = [run for run in runs if not run.is_done]
     for line in _head(asked, runs, left):
         print(line)
+    device = device or _device_here(asked.jobs[0].config)
     hours: dict[str, Hours] = {name: partial(Counts.hours, gpu=gpu) for name, gpu in GPUS.items()}
-    if device is not None:
-        hours = {name: one for name, one in hours.items() if name == device}
-    if device == CPU or (device is None and choose_device(asked.jobs[0].config).device == CPU):
+    if device == CPU:
         timed = _timed_here(left)
-        hours = {CPU: lambda counts: timed.get(counts, (0.0, 0.0)), **hours}
+        hours[CPU] = lambda counts: timed.get(counts, (0.0, 0.0))
+    if device is not None:  # first, and alone where it was asked for
+        hours = {device: hours[device], **({} if given else hours)}
     headings = ("device", "hours, low", "high", "memory", "of")
     rows = [_row(name, left, one) for name, one in hours.items()]
     console_of_width().print(grid("what is left to train", headings, rows))
@@ -193,15 +198,22 @@ def show(asked: Reproduction, device: str | None) -> None:
             "take turns; none was timed."
         )
     if device in GPUS:
-        refuse_memory(runs, str(device))
+        refuse_memory(left, str(device))
+
+
+def _device_here(config: Mapping[str, Any]) -> str | None:
+    """The device of this machine that would train a run; None for a GPU that `GPUS` lacks."""
+    if choose_device(config).device == CPU:
+        return CPU
+    name = torch.cuda.get_device_name(0).lower()
+    return next((known for known in GPUS if known in name), None)
 
 
 def refuse_memory(runs: Iterable[Planned], device: str) -> None:
     """Raise UserError where a run does not fit into a card's memory."""
     gpu = GPUS[device]
-    worst = max(runs, key=lambda run: run.counts.memory())
-    counts, needed = worst.counts, _memory(worst.counts, device)
-    if needed > gpu.bytes:
+    every = [run.counts for run in runs]
+    if every and (needed := _memory(counts := max(every, key=Counts.memory), device)) > gpu.bytes:
         raise UserError(
             f"launch.workers: {counts.row} needs {needed / 1e9:.0f} GB, a {device} has "
             f"{gpu.bytes / 1e9:.0f}: {counts.workers} simulated workers keep {counts.states / 1e9:.2f} GB of "
@@ -216,7 +228,7 @@ def _planned(job: Job, *, takes_published: bool) -> Planned:
 
 
 def _head(asked: Reproduction, runs: Sequence[Planned], left: Sequence[Planned]) -> list[str]:
-    """What there is to train."""
+    """Say how many runs there are, how large they are, and what they leave on the disk."""
     steps = sorted({run.counts.steps for run in runs})
     operations = sorted({run.counts.operations for run in runs})
     resumable = sum(run.checkpoint is not None for run in left)
@@ -274,11 +286,18 @@ def _claims(
     module = artifact_of(paper, artifact)
     claims = getattr(module.page, "claims", getattr(module, "CLAIMS", ()))
     order = list(dict.fromkeys(run.job.row for run in runs))
+    quantities = getattr(module.page, "quantities", {})
+    # One GPU trains the workers of a run in turns.
+    turns = device in GPUS and any(run.counts.workers > 1 for run in runs)
+    simulated = turns or any(run.job.config["launch"]["kind"] == "simulated" for run in runs)
+    untimed: list[str] = []
     by_rows: dict[tuple[str, ...], list[str]] = {}
     for claim in claims:
-        read = rows_of(claim, getattr(module.page, "quantities", {}))
+        read = rows_of(claim, quantities)
         rows = tuple(row for row in order if row in read)
-        if rows and not claim.cannot_follow:
+        if simulated and _reads_times(claim, quantities):
+            untimed.append(claim.id)
+        elif rows and not claim.cannot_follow:
             by_rows.setdefault(rows, []).append(claim.id)
     if by_rows:
         yield f"the fewest runs for a verdict, {MIN_SEEDS} seeds a row ({device}):"
@@ -294,6 +313,15 @@ def _claims(
         short = MIN_SEEDS * len(rows) - len(cheapest)
         more = f"; {short} more seeds are needed, give scale.seeds" if short else ""
         yield f"  claim{'s' * (len(ids) > 1)} {', '.join(ids)} ({', '.join(rows)}): {text}{more}"
+    if untimed:
+        yield f"  needs a GPU for each worker: {', '.join(untimed)} (times, which simulated workers lack)"
+
+
+def _reads_times(claim: Claim, quantities: Mapping[str, Any]) -> bool:
+    """Whether a claim is about times that are measured, which simulated workers do not have."""
+    read = [quantities.get(check.quantity) for check in (*claim.checks, *claim.premises)]
+    read += [quantities.get(one.quantity) for one in read if isinstance(one, Relative)]
+    return any(getattr(one, "clock", "") == "measured" for one in read)
 
 
 def rows_of(claim: Claim, quantities: Mapping[str, Any]) -> tuple[str, ...]:

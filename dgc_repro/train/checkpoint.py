@@ -500,7 +500,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
             _load_state(run.local.inner[index], state[INNER])
         if OWN in state and isinstance(run.local, Streaming):
             run.local.load_state_dict(state[OWN], index)
-        if LOSS_SCALE in state and progress.loss_scales:
+        if LOSS_SCALE in state and progress.loss_scales and is_same_kind:
             # In place: a hook holds it.
             vars(progress.loss_scales[index]).update(state[LOSS_SCALE])
         if "carried" in state and carries:

@@ -142,6 +142,6 @@ def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number(
 ) -> None:
     monkeypatch.setattr("dgc_repro.launch.environment.available_bytes", lambda: 24_000_000_000)
     vgg = {"weight": torch.empty(138_365_992, device="meta")}
-    with pytest.raises(UserError, match=r"launch.workers: 32 simulated workers keep 35.4 GB"):
+    with pytest.raises(UserError, match=r"launch.workers: 32 simulated workers need 58.4 GB"):
         check_memory(ErrorFeedback(Uniform(8)), vgg, 32)
     check_memory(Uniform(8), vgg, 32)

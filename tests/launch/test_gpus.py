@@ -130,6 +130,15 @@ def test_too_few_gpus_are_refused_with_the_ways_out(
     )
 
 
+def test_ranks_that_would_take_one_of_several_gpus_are_told_of_local_rank(
+    machine: Callable[..., None],
+) -> None:
+    machine(2)
+    for scale in ("paper", "quick"):
+        with pytest.raises(UserError, match=r"several ranks would take one GPU.* set LOCAL_RANK"):
+            choose_device(config_of(2, scale=scale), has_own=False)
+
+
 def test_a_reproduction_simulates_workers_where_gpus_are_few(machine: Callable[..., None]) -> None:
     moved = []
     for gpus, workers, kind, device, scale in itertools.product(
@@ -164,18 +173,24 @@ def test_table_1_at_the_papers_scale_is_trained_on_one_gpu(machine: Callable[...
 
 
 @pytest.mark.parametrize(
-    ("uuids", "wanted"),
+    ("uuids", "buses", "wanted"),
     [
-        (("a", "b"), "cuda nccl"),  # a GPU for each task of Slurm
-        (("a", "a"), "device"),  # both see the same one
-        (("a", None), "device"),  # a node without
-        ((None, None), "cpu gloo"),
+        (("a", "b"), (1, 2), "cuda nccl"),  # a GPU for each task of Slurm
+        (("a", "a"), (1, 1), "device"),  # both see the same one
+        (("a", "b"), (1, 1), "device"),  # two parts of one (MIG), which nccl refuses
+        (("a", None), (1, 1), "device"),  # a node without
+        ((None, None), (1, 1), "cpu gloo"),
     ],
 )
 def test_ranks_that_see_one_gpu_each_compare_their_uuids(
-    uuids: tuple[str | None, ...], wanted: str, by_hand: Callable[..., None], free: int,
-    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    uuids: tuple[str | None, ...],
+    buses: tuple[int, int],
+    wanted: str,
+    by_hand: Callable[..., None],
+    free: int,
+    machine: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     met = []
     for rank in (0, 1):
         by_hand(rank, 2, free)
@@ -185,12 +200,14 @@ def test_ranks_that_see_one_gpu_each_compare_their_uuids(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: own.uuid is not None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(own.uuid is not None))
     monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=own.uuid)
+        torch.cuda,
+        "get_device_properties",
+        lambda gpu: SimpleNamespace(uuid=own.uuid, pci_bus_id=own.bus),
     )
     chosen: dict[int, str] = {}
 
     def choose(rank: int) -> None:
-        own.uuid = uuids[rank]
+        own.uuid, own.bus = uuids[rank], buses[rank]
         has_own = met[rank].has_own_gpus(0)
         try:
             chosen[rank] = " ".join(choose_device(config_of(2), has_own)[:2])

@@ -163,11 +163,22 @@ def test_a_rank_stops_writing_where_another_launch_has_begun(
         return really(run, supersede, *rest)
 
     monkeypatch.setattr(worker, "train", train)
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunFailed, match="^another launch has begun in .*run; this one has ended"):
         execute(config, folder)
     assert state() == written
     assert ("shared.pt" in written) == (at >= 4)
     assert "summary.json" not in written
+
+
+def test_the_id_of_a_launch_is_on_the_disk_before_others_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network file system another node sees what was synced, while this file stays open."""
+    synced: list[str] = []
+    really = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (really(fd), synced.append(launch_in(tmp_path)))[0])
+    with held(tmp_path) as here:
+        assert synced == [here.launch]
 
 
 def test_the_lock_is_one_that_children_inherit(tmp_path: Path) -> None:

@@ -144,6 +144,10 @@ def by_rank(*values: Any) -> Callable[..., Any]:
             "launch.device: rank 0 on node0 has cuda with nccl, rank 1 on node1 cpu with gloo; it has",
         ),
         (
+            worker, {"computed_precision": by_rank("fp16", "bf16")},
+            "train.precision: rank 0 on node0 has fp16, rank 1 on node1 bf16; it has",
+        ),
+        (
             rendezvous,
             {"time": SimpleNamespace(
                 time=by_rank(1e9, 1e9 - CLOCK_SECONDS - 1),
@@ -153,7 +157,7 @@ def by_rank(*values: Any) -> Callable[..., Any]:
         ),
         (None, {}, "command line: rank 0 on node0 has seed=1, rank 1 on node1 seed=2; it has"),
     ],
-    ids=["code", "config", "device", "clock", "command line"],
+    ids=["code", "config", "device", "precision", "clock", "command line"],
 )  # fmt: skip
 def test_nodes_that_differ_end_with_one_line_on_all_ranks(
     where: Any,

@@ -57,6 +57,9 @@ def test_table_1_takes_hours_of_one_card(
     assert least <= low < 1.25 * least
     assert low < high < 4 * low
     assert "claims 2, 5 (none, dynamic): 6 runs, " in printed
+    # One GPU simulates the workers, which have no times of their own.
+    assert "claims 1, 1b, 1c, 3, 6 (none, static8, dynamic): 9 runs, " in printed
+    assert "needs a GPU for each worker: 4 (times" in printed
     assert not (tmp_path / "runs").exists()
 
 
@@ -88,11 +91,11 @@ def test_what_does_not_fit_is_refused_with_its_numbers(capsys: pytest.CaptureFix
     with pytest.raises(UserError) as error:
         reproduce(["gravac/table2", "scale=paper", "plan=true", "device=t4"])
     assert re.match(
-        r"launch\.workers: vgg16\.\S+ needs 39 GB, a t4 has 16: 32 simulated workers keep 0\.55 GB of "
+        r"launch\.workers: vgg16\.\S+ needs 62 GB, a t4 has 16: 32 simulated workers keep 0\.55 GB of "
         r"compressor state each, twice; use fewer workers",
         str(error.value),
     )
-    assert "38.9 GB: too much" in capsys.readouterr().out
+    assert "61.9 GB: too much" in capsys.readouterr().out
     reproduce(["gravac/table2", "scale=paper", "plan=true", "device=h100"])
     assert "too much" not in capsys.readouterr().out
 
@@ -104,7 +107,7 @@ def test_what_does_not_fit_is_refused_with_its_numbers(capsys: pytest.CaptureFix
             ("dynamic/table1", "plan=true", "device=rtx"),
             r"^device: one of t4, v100, a100, h100, cpu",
         ),
-        (("dynamic/table1", "device=t4"), r"^device: of a plan; give plan=true too"),
+        (("dynamic/table1", "device=t4"), r"^device: needs plan=true; the runs"),
         (("lecture/allreduce", "plan=true"), r"^plan: lecture/allreduce trains nothing"),
     ],
 )

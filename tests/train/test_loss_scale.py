@@ -5,15 +5,23 @@ Ranks and overlap are in test_worlds.py.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built, play
+from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built, play, tiny
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch import build, worker
+from dgc_repro.launch.ranks import STOPPED, StopSignals, execute, held, work
+from dgc_repro.launch.single import prepare
 from dgc_repro.train import loss_scale
+from dgc_repro.train.loop import train
 from dgc_repro.train.loss_scale import FIRST_SCALE, GROWTH_STEPS, LossScale
+from dgc_repro.train.run import Run
 
 FP16 = "train.precision=fp16"
 POISONED = (
@@ -100,6 +108,39 @@ def test_a_stopped_run_keeps_its_scale(tmp_path: Path, monkeypatch: pytest.Monke
     told = play(whole)
     assert whole.progress.loss_scales[0].scale == 4 * FIRST_SCALE
     assert_continues(overrides, 5, tmp_path, whole, told)
+
+
+def test_a_run_that_was_begun_in_another_precision_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a T4 after an A100, say: one record cannot name both."""
+    config, folder = tiny(*UNIFORM4_EF, "train.precision=half", "train.epochs=3"), tmp_path / "run"
+    prepare(folder, config)
+    stop = StopSignals()
+    monkeypatch.setattr(worker, "train", lambda run, *rest: train(run, stopping(run, 5), *rest[1:]))
+    with held(folder) as here:
+        assert work(folder, here.log, stop=stop)[0] == STOPPED
+    record = (folder / "environment.json").read_bytes()
+    assert json.loads(record)["precision"] == "bf16"
+    monkeypatch.undo()
+    monkeypatch.setattr(build, "computed_precision", lambda precision, device: "fp16")
+    with pytest.raises(
+        UserError, match=r"^train\.precision: the steps so far were trained in bf16, "
+    ):
+        execute(config, folder)
+    assert (folder / "environment.json").read_bytes() == record
+    monkeypatch.undo()
+    execute(config, folder)
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+
+
+def stopping(run: Run, at: int) -> Callable[[Mapping[str, Any]], None]:
+    """What asks a run to stop before its step number ``at``."""
+
+    def on_step(metrics: Mapping[str, Any]) -> None:
+        run.stop_requested = metrics["step"] >= at - 1
+
+    return on_step
 
 
 def test_half_is_bf16_on_a_cpu() -> None:
