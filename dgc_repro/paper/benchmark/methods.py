@@ -378,7 +378,7 @@ def _table(
     own = {row: [run for run in runs if run.row == row] for row in rows}
     rates = [f"{own[row][-1].setting('optimizer.lr'):g}" for row in rows]
     table.insert(1, "rate", rates)
-    table.insert(2, "of a step", [tuning.recorded(own[row]) for row in rows])
+    table.insert(2, "rate of a step", [tuning.recorded(own[row]) for row in rows])
     table.insert(6, "95 % interval", [one.interval for one in judged.shown.values()])
     words = ["-" if name == DENSE else judged.shown[row].word for row, name in rows.items()]
     table.insert(7, "class", words)
