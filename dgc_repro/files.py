@@ -35,6 +35,7 @@ MOST_BYTES = {
 """The largest file that is read, by suffix; the largest published files have less than a tenth of it."""
 MOST_OTHERS = MIB
 MOST_LINE = MIB  # of a file of JSON lines
+MOST_VALUES = 10**7  # of a table
 MOST_DEPTH = 64  # of lists and mappings in YAML
 MOST_INTEGER = 2**63  # what an int64 holds
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -138,6 +139,15 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError as error:
                 raise ValueError(f"line {number} is not a JSON object ({error})") from error
             yield value
+
+
+def refuse_large(rows: int, columns: int) -> None:
+    """Raise ValueError for a table of more than `MOST_VALUES`, before it is made. A column counts as at least
+    1,000 values, for a column takes memory of its own."""
+    if max(rows, 1000) * columns > MOST_VALUES or rows > MOST_VALUES:
+        raise ValueError(
+            f"a table of {rows:,} rows and {columns:,} columns; the most is {MOST_VALUES:,} values"
+        )
 
 
 def replace(path: Path, content: bytes) -> None:
