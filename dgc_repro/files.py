@@ -150,6 +150,20 @@ def refuse_large(rows: int, columns: int) -> None:
         )
 
 
+def refuse_large_csv(content: bytes) -> None:
+    """Raise ValueError for a CSV table of more than `MOST_VALUES`, whose short lines pandas would fill, and
+    for a quoted field with a line break, in which columns could hide."""
+    rows = columns = 0
+    for line in io.BytesIO(content.replace(b"\r", b"\n")):
+        if line.count(b'"') % 2:
+            raise ValueError("a field with a line break")
+        rows += 1
+        if line.count(b",") >= columns:
+            columns = line.count(b",") + 1
+            refuse_large(0, columns)
+    refuse_large(rows, columns)
+
+
 def replace(path: Path, content: bytes) -> None:
     """Replace a file. If the process is killed meanwhile, the old file stays. Raises OSError."""
     temporary = path.with_name(f"{path.name}.tmp")

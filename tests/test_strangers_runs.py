@@ -20,6 +20,7 @@ import dgc_repro
 from dgc_repro import compare, files
 from dgc_repro.checksums import sealed_summary
 from dgc_repro.errors import LONG_MESSAGE, UserError, shown
+from dgc_repro.paper import records
 from dgc_repro.paper.records import read_run
 
 FINISHED = Path(__file__).resolve().parent / "finished_run"
@@ -104,6 +105,14 @@ BAD = {
     "a pipe": piped,
     "a setting with an escape": config_with(compressor={"_target_": "x.T", "\x1b[2Jdensity": 1}),
     "a value with an escape": config_with(compressor={"_target_": "x.\x1b]0;title\x07", "k": 1}),
+    "a table with short lines": text_of("rows.csv", ",".join(["a"] * 3000) + "\n1" * 4000),
+    "a trace with short lines": text_of("policy.csv", ",".join(["a"] * 3000) + "\n1" * 4000),
+    "a table whose columns hide": text_of("rows.csv", ",".join(['"\n"'] * 3000) + "\n1" * 4000),
+    "a table of many columns": text_of("rows.csv", "a," * 20_000),
+    "epochs with different keys": text_of(
+        "metrics.jsonl",
+        "".join(f'{{"kind": "epoch", "epoch": {n}, "key{n}": 0}}\n' for n in range(4000)),
+    ),
     "a large config": text_of("config.yaml", f"seed: 1\n# {'x' * 2**20}\n"),
     "a long line": text_of("metrics.jsonl", '{"kind": "epoch", "x": "' + "x" * 2**20 + '"}\n'),
     "\x1b[31mred": lambda run: None,
@@ -130,6 +139,19 @@ def test_a_bad_run_is_left_out_by_name_and_the_others_are_compared(
     assert len(line) < LONG_MESSAGE + 100
     assert len(Path("runs/compare.csv").read_text().splitlines()) == 2
     assert list(dgc_repro.load_runs("runs").runs["run"]) == ["good"]
+
+
+def test_a_record_for_which_there_is_no_memory_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(records.pd, "DataFrame", no_memory)
+    runs, skipped = records.read_runs([folder("good")])
+    assert runs == []
+    assert "MemoryError" in skipped[0]
 
 
 @pytest.mark.parametrize("value", [5, -1.5, "x", [], [1, "a"], [[{}]], {}, {"a": {"b": []}}, None])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import json
 import os
 import shutil
@@ -206,7 +205,7 @@ def _write(made: Page, folder: Path, fresh: Path) -> None:
     (fresh / pool.VERDICTS_FILE).write_text(text, encoding="utf-8", newline="\n")
     before = pool.numbers(folder.parent)
     own = page.numbers(made).to_csv(index=False, float_format="%.10g")
-    new = pool.as_text(io.StringIO(own))
+    new = pool.as_text(own.encode())
     new.insert(0, "artifact", folder.name)
     numbers = pd.concat([before[before["artifact"] != folder.name], new])
     numbers = numbers.sort_values("artifact", kind="stable")

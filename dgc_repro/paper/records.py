@@ -31,6 +31,11 @@ FINISHED = "finished"
 EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
 LINES_FILES = ("rows.csv", "repeats.csv")
 NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
+DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError),
+    MemoryError,
+)
+"""What reading a broken record may raise."""
 FREE_KEYS = ("root", "seed")
 """May differ between the runs of one table: where the data lies, and the seed."""
 DATA_SETS = {
@@ -227,7 +232,7 @@ def _one_line(folder: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError) as error:
+    except DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{folder}: not the record of a run ({reason}); run again") from error
 
@@ -319,7 +324,8 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
 
 
 def table(content: bytes) -> pd.DataFrame:
-    """Return the table of a CSV file."""
+    """Return the table of a CSV file. Raises ValueError for one that is too large, or is no table."""
+    files.refuse_large_csv(content)
     return pd.read_csv(io.BytesIO(content))
 
 
@@ -372,7 +378,14 @@ def _read_trace(path: Path) -> pd.DataFrame:
 def _read_epochs(path: Path) -> pd.DataFrame:
     """The lines of kind ``epoch``. A run that was killed and resumed may have written an epoch twice: the
     later one counts."""
-    frame = pd.DataFrame([line for line in json_lines(path) if line.get("kind") == "epoch"])
+    lines: list[dict[str, Any]] = []
+    names: set[str] = set()
+    for line in json_lines(path):
+        if line.get("kind") == "epoch":
+            lines.append(line)
+            names.update(line)
+            files.refuse_large(len(lines), len(names))
+    frame = pd.DataFrame(lines)
     if frame.empty:
         raise UserError(f"{path}: at least one epoch, got none; run again")
     if missing := [name for name in REQUIRED_METRICS if name not in frame.columns]:

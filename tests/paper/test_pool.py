@@ -393,6 +393,12 @@ def test_verdicts_of_other_types_are_one_line(copied: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_numbers_with_short_lines_are_refused(copied: Path) -> None:
+    (copied / pool.NUMBERS_FILE).write_text(",".join(["a"] * 3000) + "\n1" * 4000)
+    with pytest.raises(UserError, match=r"a damaged pool .*a table of 4,001 rows"):
+        pool.numbers(copied)
+
+
 def test_a_linked_file_of_a_pool_is_not_read(copied: Path, tmp_path: Path) -> None:
     path = copied / pool.RUNS_FILE
     path.rename(tmp_path / "outside.parquet")
