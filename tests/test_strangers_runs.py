@@ -3,12 +3,14 @@ memory, write nothing outside, and send no control character to the terminal."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import yaml
 
 import dgc_repro
 from dgc_repro import compare, files
-from dgc_repro.checksums import sealed_summary
+from dgc_repro.checksums import sealed, sealed_summary
 from dgc_repro.errors import LONG_MESSAGE, UserError, shown
 from dgc_repro.paper import records
 from dgc_repro.paper.records import read_run
@@ -218,7 +220,7 @@ def test_the_checksums_of_a_run_follow_no_link(
 
 
 def test_packed_data_has_a_bound(tmp_path: Path) -> None:
-    """2.4 MB of gzip that unpack to 2.4 GB are read up to the bound."""
+    """A gzip file that unpacks to 600 MiB is read up to the bound of 64 MiB."""
     code = f"""
 import gzip, resource
 from pathlib import Path
@@ -243,7 +245,76 @@ assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
     assert done.returncode == 0, done.stderr
 
 
+def test_a_listed_file_is_not_read_beyond_its_size_or_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hole of 3 GiB had been hashed in 11 seconds before its size was compared."""
+    monkeypatch.chdir(tmp_path)
+    run = folder("good")
+    path, trace = run / "summary.json", run / "policy.csv"
+    trace.write_text("epoch\n1\n")
+    summary = json.loads(path.read_text())
+    path.write_bytes(sealed_summary(path, summary))
+    os.truncate(trace, 3 * 2**30)
+    hashed = []
+    digest = hashlib.file_digest
+
+    def counted(file: Any, name: str) -> Any:
+        hashed.append(os.fstat(file.fileno()).st_size)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    with pytest.raises(UserError, match=r"policy.csv is damaged"):
+        read_run(run)
+    honest = json.loads(path.read_text())["files"]
+    listed = honest | {trace.name: [3 * 2**30, "0" * 64]}
+    path.write_bytes(sealed(summary | {"files": listed}))
+    with pytest.raises(UserError, match=r"policy.csv is damaged"):
+        read_run(run)
+    assert max(hashed) < 2**20
+
+
 # The reader and the writer.
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_line(tmp_path: Path) -> None:
+    target = tmp_path / "compare.csv"
+    (target / "inner").mkdir(parents=True)
+    for write in (lambda: files.replace(target, b"new"), lambda: files.begun(target).close()):
+        with pytest.raises(UserError, match=r"compare.csv: is a folder"):
+            write()
+    (tmp_path / "other.tmp").mkdir()
+    files.replace(tmp_path / "other", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.csv", "other", "other.tmp"]
+
+
+@pytest.mark.parametrize(
+    "number", [":".join(["1"] * 300_000), "-" + "9" * 1001, '!!int "1' + ":1" * 9999 + '"']
+)
+def test_a_long_number_in_yaml_is_refused_before_it_is_made(number: str) -> None:
+    """A number of 600 kB in base 60 took 39 seconds."""
+    with pytest.raises(ValueError, match="a number of more than 1,000 letters"):
+        files.parsed_yaml(f"seed: {number}")
+    assert files.parsed_yaml(f'a: "{"1" * 2000}"\nb: {"x" * 2000}\nc: ""')["a"] == "1" * 2000
+
+
+def test_looking_at_values_takes_time_in_proportion() -> None:
+    """A long key above a long list took more than 75 seconds for 4.4 MB."""
+    value = {"x" * 1000: [0] * 10**6}
+    begin = time.process_time()
+    records.refuse_odd(value)
+    assert time.process_time() - begin < 20
+    records.refuse_odd({"a.b" * 100: {"c": 1}})  # dots are no levels
+    with pytest.raises(ValueError, match="a key: at most 1,000 letters, got 1,001"):
+        records.refuse_odd({"x" * 1001: 1})
+    with pytest.raises(ValueError, match=r"^a\.b\.0\.c: a whole number within 64 bits"):
+        records.refuse_odd({"a": {"b": [{"c": HUGE}]}})
+    deep: Any = 1
+    for _ in range(files.MOST_DEPTH):
+        deep = [deep]
+    records.refuse_odd(deep)
+    with pytest.raises(ValueError, match="too many levels"):
+        records.refuse_odd([deep])
 
 
 def test_a_file_that_is_replaced_is_new(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ RECORD = ("config", "environment", "summary", "columns")
 
 @dataclass
 class RecordShape:
-    """What readers take for granted of an artifact's entry in `VERDICTS_FILE`."""
+    """The types that readers expect in an artifact's entry in `VERDICTS_FILE`."""
 
     title: str
     verdicts: Sequence[Mapping[Any, Any]]
@@ -89,7 +90,8 @@ def checksums(folder: Path) -> dict[str, list[str]]:
             return {}
         raise UserError(
             f"{folder}: no {SUMS_FILE}, so that damage would go unnoticed; it is lost, or an older version "
-            f"wrote the pool: if you trust it, run `cd {folder} && sha256sum *.parquet > {SUMS_FILE}`"
+            f"wrote the pool: if you trust it, run `cd {shlex.quote(str(folder))} && sha256sum *.parquet > "
+            f"{SUMS_FILE}`"
         )
     found: dict[str, list[str]] = {}
     *lines, end = files.text(path).split("\n")

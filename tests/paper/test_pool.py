@@ -111,6 +111,10 @@ def test_a_pool_without_checksums_is_refused_with_the_command_that_makes_them(co
     for read in (pool.read, pool.configs):
         with pytest.raises(UserError, match=r"no SHA256SUMS.*sha256sum \*.parquet > SHA256SUMS"):
             read(copied)
+    odd = Path(shutil.move(copied, copied.with_name("a place; ls")))
+    with pytest.raises(UserError, match="`cd '.*a place; ls' && sha256sum"):
+        pool.read(odd)
+    shutil.move(odd, copied)
     with pytest.raises(UserError, match="no SHA256SUMS"):
         dgc_repro.load_results("dynamic/quick", copied.parents[1])
     with pytest.raises(UserError, match="no SHA256SUMS"):
