@@ -164,6 +164,50 @@ def test_a_publication_that_is_killed_at_any_file_loses_no_run(
         assert found == ids
 
 
+def test_a_publication_that_drops_runs_and_is_killed_leaves_the_pool_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = pool.read(PLACE)
+    calls, is_killed = 0, True
+    while is_killed:
+        calls += 1
+        folder, fresh = (tmp_path / f"{name}-{calls}" for name in ("a", "b"))
+        kept = everything[:2]
+        pool.write(everything, folder)
+        pool.write(kept, fresh)
+        for place, runs in ((folder, everything), (fresh, kept)):
+            named = {"table1": {"title": "x", "verdicts": [], "runs": [run.id for run in runs]}}
+            (place / pool.VERDICTS_FILE).write_text(json.dumps(named))
+        with monkeypatch.context() as patched:
+            kill_at(patched, calls)
+            try:
+                publish._move(fresh, folder, is_dropping=True)
+                is_killed = False
+            except Killed:
+                pass
+        named = pool.records(folder)["table1"]["runs"]
+        assert [run.id for run in pool.read(folder, named)] == list(named)
+        found = {run.id: run for run in pool.read(folder)}
+        assert found.keys() in ({run.id for run in kept}, {run.id for run in everything})
+        assert all(found[run.id].epochs.equals(run.epochs) for run in kept)
+    assert calls > 5
+    assert len(found) == len(kept)
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_lock_that_is_a_link_or_a_folder_is_one_line(
+    copied: Path, tmp_path: Path, is_link: bool
+) -> None:
+    lock = copied / ".lock"
+    if is_link:
+        lock.symlink_to(tmp_path / "outside")
+    else:
+        lock.mkdir()
+    with pytest.raises(UserError, match=r"\.lock: is a link or a folder"):
+        publish.rebuild(copied / "table1")
+    assert not (tmp_path / "outside").exists()
+
+
 def kill_at(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
     """Raise `Killed` in place of a call, counted from 1, that changes a pool's files."""
     left = calls
