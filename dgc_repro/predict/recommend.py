@@ -130,7 +130,8 @@ class Benchmark:
         pages = pool.records(place)
         if "methods" not in pages:
             raise UserError(
-                f"results/{POOL} is not here (no {pool.VERDICTS_FILE}); recommend needs a clone of the repository"
+                f"results/{POOL} is not here (no {pool.VERDICTS_FILE}); recommend "
+                f"needs a clone of the repository"
             )
         every = pages["methods"]["runs"]
         own = [run for run in every if f"-{name}." in run and TUNES not in run]
