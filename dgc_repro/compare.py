@@ -157,7 +157,8 @@ def _metric(run: Run) -> str:
 
 
 def _task(run: Run) -> tuple[str, str]:
-    return str(run.setting("dataset._target_", "")).rpartition(".")[2], _metric(run)
+    name = str(run.setting("dataset._target_", "")).rpartition(".")[2]
+    return setting_names.bounded(name), _metric(run)
 
 
 def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Task:
@@ -186,7 +187,8 @@ def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Tas
         for line, several in table.groupby("line", sort=False)["settings"].nunique().items()
         if several > 1
     ]
-    return Task(dataset, metric, table, "; ".join((facts.data_text(runs), *said)), tuple(notes))
+    text = setting_names.bounded("; ".join((facts.data_text(runs), *said)))
+    return Task(dataset, metric, table, text, tuple(notes))
 
 
 def _told_apart(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
@@ -213,8 +215,9 @@ def _value(run: Run, by: str) -> str:
     key = "compressor._target_" if by == "compressor" else by
     value = run.setting(key)
     if key.endswith("._target_"):
-        return str(value).rpartition(".")[2]
-    return f"{key.rpartition('.')[2]} {'not set' if value is None else facts.short(value)}"
+        return setting_names.bounded(str(value).rpartition(".")[2])
+    text = "not set" if value is None else facts.short(value)
+    return setting_names.bounded(f"{key.rpartition('.')[2]} {text}")
 
 
 def _quality(rows: pd.DataFrame) -> str:

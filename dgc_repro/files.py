@@ -15,6 +15,7 @@ import gzip
 import io
 import json
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ MOST_BYTES = {
 """The largest file that is read, by suffix; the largest published files have less than a tenth of it."""
 MOST_OTHERS = MIB
 MOST_LINE = MIB  # of a file of JSON lines
+MOST_VALUES = 10**7  # of a table
 MOST_DEPTH = 64  # of lists and mappings in YAML
+MOST_NUMBER = 1000  # letters, in YAML
 MOST_INTEGER = 2**63  # what an int64 holds
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -85,13 +88,19 @@ def unpacked(path: Path, most: int) -> bytes:
 
 
 def parsed_yaml(text: str) -> Any:
-    """Return what a text in YAML says. Raises ValueError for what is no YAML, and for aliases: a few lines of
-    these expand to more than any memory holds, or contain themselves."""
+    """Return what a text in YAML says. Raises ValueError for what is no YAML, for long numbers, and for
+    aliases: a few lines of these expand to more than any memory holds, or contain themselves."""
     try:
         depth = 0
         for event in yaml.parse(text, _SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it has aliases (*name); write the values in full")
+            if isinstance(event, yaml.ScalarEvent) and len(event.value) > MOST_NUMBER:
+                is_number = event.implicit[0] and event.value[0] in "+-.0123456789"
+                if (
+                    is_number or event.tag is not None
+                ):  # such as 1:1:1 in base 60, with all its digits
+                    raise ValueError(f"it has a number of more than {MOST_NUMBER:,} letters")
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_DEPTH:
@@ -102,7 +111,7 @@ def parsed_yaml(text: str) -> Any:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value in YAML that `parsed_yaml` reads: what it holds twice is written twice."""
+    """Return a value in YAML that `parsed_yaml` reads. An object that occurs twice is written out twice."""
     return yaml.dump(value, Dumper=_WithoutAliases, sort_keys=False)
 
 
@@ -140,11 +149,36 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield value
 
 
+def refuse_large(rows: int, columns: int) -> None:
+    """Raise ValueError for a table of more than `MOST_VALUES`, before it is made. A column counts as at least
+    1,000 values, for a column takes memory of its own."""
+    if max(rows, 1000) * columns > MOST_VALUES or rows > MOST_VALUES:
+        raise ValueError(
+            f"a table of {rows:,} rows and {columns:,} columns; the most is {MOST_VALUES:,} values"
+        )
+
+
+def refuse_large_csv(content: bytes) -> None:
+    """Raise ValueError for a CSV table of more than `MOST_VALUES`, whose short lines pandas would fill, and
+    for a quoted field with a line break, in which columns could hide."""
+    rows = columns = 0
+    for line in io.BytesIO(content.replace(b"\r", b"\n")):
+        if line.count(b'"') % 2:
+            raise ValueError("a field with a line break")
+        rows += 1
+        if line.count(b",") >= columns:
+            columns = line.count(b",") + 1
+            refuse_large(0, columns)
+    refuse_large(rows, columns)
+
+
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file. If the process is killed meanwhile, the old file stays. Raises OSError."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    """Replace a file. If the process is killed meanwhile, the old file stays. Raises UserError where a folder
+    has the name, and OSError."""
+    _refuse_folder(path)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with writing(path), _cleared(temporary).open("xb") as file:
+        with writing(path), temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -154,7 +188,8 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def begun(path: Path) -> TextIO:
-    """Open a new, empty file of text in the place of one that may be there. Raises OSError."""
+    """Open a new, empty file of text in the place of one that may be there. Raises UserError where a folder
+    has the name, and OSError."""
     return _cleared(path).open("x", encoding="utf-8")
 
 
@@ -194,9 +229,16 @@ def _unlinked(name: str, flags: int) -> int:
 
 
 def _cleared(path: Path) -> Path:
-    """Remove what has this name, so that a new file can be made. What a link leads to stays as it is."""
+    """Remove the file or link of this name, so that a new file can be made. What a link leads to stays as it
+    is."""
+    _refuse_folder(path)
     path.unlink(missing_ok=True)
     return path
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        raise UserError(f"{path}: is a folder, and a file is to be written there; remove it")
 
 
 def _whole(digits: str) -> int:

@@ -47,7 +47,7 @@ def load_runs(folder: str | Path = "runs") -> Frames:
 
 
 def finished_runs(folder: str | Path) -> list[Run]:
-    """Return the same runs as records, of copies of a run the first."""
+    """Return the finished runs below a folder as records. Of copies of a run it returns the first."""
     place = Path(folder)
     files = ("config.yaml", "summary.json")  # either may be lost
     found = sorted({path.parent for name in files for path in place.rglob(name)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 from copy import deepcopy
@@ -62,6 +63,45 @@ def names(*runs: Run) -> list[str]:
 
 
 # What a setting is called
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compressor__k", [*range(40_000)]),
+        ("compressor___target_", "x" * 200_000),
+        ("optimizer__names", "word, " * 30_000),
+        ("dataset___target_", "x" * 200_000),
+        ("dataset__note", "x" * 200_000),
+        ("model___target_", "x" * 200_000),
+        ("model__blocks", [1] * 100_000),
+        ("wrap", ["x" * 100] * 2000),
+        *((f"optimizer__{'k' * 900}{n}", n) for n in range(1)),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_large_value_of_a_stranger_makes_a_short_name(key: str, value: Any) -> None:
+    """A value of 200 kB had printed thousands of lines, and its figure was too large for PIL."""
+    same = (
+        a_run("TopK", 1) if not key.startswith("dataset") else a_run("TopK", 1, dataset__root="x")
+    )
+    tasks = compare.compared([a_run("TopK"), same, a_run("TopK", **{key: value})])
+    for by in (None, key.replace("___", "._").replace("__", ".")):
+        if by and by != "wrap":
+            with contextlib.suppress(UserError):
+                tasks += compare.compared([same, a_run("TopK", **{key: value})], by)
+    for task in tasks:
+        said = [task.name, task.facts, *task.notes, *task.table["line"], *task.table["settings"]]
+        assert max(map(len, said)) < 1000
+    width, height = compare.figure(tasks[:2], "payload_bytes").get_size_inches()
+    assert width < 20
+    assert height < 40
+
+
+def test_names_without_their_middle_stay_different() -> None:
+    long = [0] * 5000
+    several = [a_run("TopK", compressor__k=[*long, end, *long]) for end in (1, 2)]
+    assert len({*names(*several)}) == 2
 
 
 def test_results_are_in_no_name() -> None:

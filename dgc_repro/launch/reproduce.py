@@ -52,6 +52,7 @@ from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import papers_in
+from dgc_repro.paper import pool
 from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import artifact_of, own_conf_of, page_of, publish
 from dgc_repro.paper.records import Run
@@ -121,16 +122,20 @@ class Reproduction:
 
     def target(self, is_published: bool) -> Path:
         """Return the root of the page's folder. Raises UserError where it cannot be written, for a full disk
-        too, before hours of training."""
+        too, and for a damaged pool there, before hours of training."""
         key = "results" if is_published else "reproduced"
         root = Path(self.jobs[0].config["paths"][key])
         try:
             with writing_to(f"paths.{key}", root):
                 root.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=root):
-                    return root
+                    pass
         except DiskFull as error:
             raise UserError(f"paths.{key}: {error}, or give another folder") from error
+        place = root / self.name.partition("/")[0] / self.scale
+        pool.configs(place)
+        pool.records(place)
+        return root
 
     def publish(self, runs: Sequence[Run], root: Path) -> Path:
         """Write the page of these runs; its folder."""

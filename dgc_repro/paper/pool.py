@@ -16,10 +16,11 @@ import hashlib
 import io
 import json
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -31,7 +32,7 @@ from dgc_repro.checked import refuse
 from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
 from dgc_repro.paper.parquet import decoded
-from dgc_repro.paper.records import Run, checked_config, in_order, refuse_odd
+from dgc_repro.paper.records import DAMAGE, Run, checked_config, in_order, refuse_odd
 
 RUNS_FILE, VERDICTS_FILE, NUMBERS_FILE = "runs.parquet", "verdicts.json", "numbers.csv"
 TABLES = ("epochs", "decisions", "trace", "lines")
@@ -41,23 +42,13 @@ SUMS_FILE = "SHA256SUMS"
 RESTORE = "restore it from git, or remove the folder and reproduce it again"
 Sums = Mapping[str, Collection[str]]
 """By file, the SHA-256 that it may have in hex: one, and two while a pool is replaced."""
-DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    OSError,
-    RuntimeError,
-)
-"""What reading a broken table may raise."""
 RECORD = ("config", "environment", "summary", "columns")
 """JSON in the file of the runs; ``columns``: by table, the columns of this run."""
 
 
 @dataclass
 class RecordShape:
-    """What readers take for granted of an artifact's entry in `VERDICTS_FILE`."""
+    """The types that readers expect in an artifact's entry in `VERDICTS_FILE`."""
 
     title: str
     verdicts: Sequence[Mapping[Any, Any]]
@@ -99,7 +90,8 @@ def checksums(folder: Path) -> dict[str, list[str]]:
             return {}
         raise UserError(
             f"{folder}: no {SUMS_FILE}, so that damage would go unnoticed; it is lost, or an older version "
-            f"wrote the pool: if you trust it, run `cd {folder} && sha256sum *.parquet > {SUMS_FILE}`"
+            f"wrote the pool: if you trust it, run `cd {shlex.quote(str(folder))} && sha256sum *.parquet > "
+            f"{SUMS_FILE}`"
         )
     found: dict[str, list[str]] = {}
     *lines, end = files.text(path).split("\n")
@@ -169,12 +161,16 @@ def numbers(folder: Path) -> pd.DataFrame:
     """Return the numbers of all artifacts of a pool, with the artifact in the first column, as text."""
     path = folder / NUMBERS_FILE
     is_there = path.is_file()
-    return as_text(io.StringIO(files.text(path))) if is_there else pd.DataFrame({"artifact": []})
+    if not is_there:
+        return pd.DataFrame({"artifact": []})
+    with damage(folder):
+        return as_text(files.content(path))
 
 
-def as_text(table: IO[str]) -> pd.DataFrame:
-    """Read a CSV table with the digits that it has."""
-    return pd.read_csv(table, dtype=str, keep_default_na=False)
+def as_text(content: bytes) -> pd.DataFrame:
+    """Read a CSV table with the digits that it has. Raises ValueError for one that is too large."""
+    files.refuse_large_csv(content)
+    return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
 
 
 @contextlib.contextmanager
@@ -184,7 +180,7 @@ def damage(folder: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (*DAMAGE, MemoryError) as error:
+    except DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{folder}: a damaged pool ({reason}); {RESTORE}") from error
 

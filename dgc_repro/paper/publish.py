@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import json
 import os
 import shutil
@@ -114,9 +113,10 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
         named |= {run.id for run in made.runs}
         if everything.keys() - named:
             kept = [run for name, run in everything.items() if name in named]
+            _move(fresh, folder)
             pool.write(with_history(kept), fresh)
         _write(made, folder / artifact, fresh)
-        _move(fresh, folder)
+        _move(fresh, folder, is_dropping=bool(everything.keys() - named))
     return folder / artifact
 
 
@@ -176,14 +176,16 @@ def run_ids(folder: Path) -> list[str]:
 def _fresh(folder: Path) -> Iterator[Path]:
     """A folder for new files of a pool, removed at the end. Only one process is here at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / ".new"
-    with FileLock(folder / ".lock"):
+    fresh, lock = folder / ".new", folder / ".lock"
+    if lock.is_symlink() or lock.is_dir():
+        raise UserError(f"{lock}: is a link or a folder in the place of the pool's lock; remove it")
+    with FileLock(lock):
         files.remove(fresh)  # of a killed process
         try:
             yield fresh
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-            (folder / ".lock").unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
 
 
 def _page(runs: Sequence[Run], paper: str, scale: str, artifact: str) -> Page:
@@ -206,7 +208,7 @@ def _write(made: Page, folder: Path, fresh: Path) -> None:
     (fresh / pool.VERDICTS_FILE).write_text(text, encoding="utf-8", newline="\n")
     before = pool.numbers(folder.parent)
     own = page.numbers(made).to_csv(index=False, float_format="%.10g")
-    new = pool.as_text(io.StringIO(own))
+    new = pool.as_text(own.encode())
     new.insert(0, "artifact", folder.name)
     numbers = pd.concat([before[before["artifact"] != folder.name], new])
     numbers = numbers.sort_values("artifact", kind="stable")
@@ -229,17 +231,22 @@ def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) 
             )
 
 
-def _move(fresh: Path, folder: Path) -> None:
-    """Replace a pool's files and an artifact's folder by those of ``fresh``. A process that is killed here
-    loses no run: the verdicts, which name runs, come after the runs, and these after their tables. Until all
-    are there, a file may have its old checksum or the new one."""
+def _move(fresh: Path, folder: Path, *, is_dropping: bool = False) -> None:
+    """Replace a pool's files and an artifact's folder by those of ``fresh``, whose runs are those of the pool
+    and new ones, or, ``is_dropping``, some of the pool's.
+
+    A process that is killed here loses no run: the verdicts, which name runs, come after the runs, and these
+    after their tables. Where runs are dropped, the order is the reverse. Until all are there, a file may have
+    its old checksum or the new one."""
     new = sorted(path.name for path in fresh.iterdir() if path.name != pool.SUMS_FILE)
     sums = pool.checksums(fresh)
     old = pool.checksums(folder) if sums else {}
     either = {name: {*old.get(name, ()), *sums.get(name, ())} for name in {*old, *sums}}
     if old:
         pool.write_checksums(folder, {name: own for name, own in either.items() if name in old})
-    for name in sorted(new, key=lambda name: (name == pool.VERDICTS_FILE, name == pool.RUNS_FILE)):
+    order = [pool.RUNS_FILE, pool.VERDICTS_FILE]  # after all others
+    new.sort(key=lambda name: order.index(name) if name in order else -1, reverse=is_dropping)
+    for name in new:
         if name == pool.RUNS_FILE:
             pool.write_checksums(folder, either)
         if (fresh / name).is_dir():

@@ -31,6 +31,12 @@ FINISHED = "finished"
 EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
 LINES_FILES = ("rows.csv", "repeats.csv")
 NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
+DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError),
+    MemoryError,
+)
+"""What reading a broken record may raise."""
+MOST_KEY = 1000  # letters
 FREE_KEYS = ("root", "seed")
 """May differ between the runs of one table: where the data lies, and the seed."""
 DATA_SETS = {
@@ -51,7 +57,7 @@ Section = Mapping[Any, Any] | None
 
 @dataclass
 class Shape:
-    """What readers take for granted of a run's config: sections are mappings, wrappers are words."""
+    """The types that readers expect in a run's config: sections are mappings, wrappers are words."""
 
     seed: int
     experiment: Section
@@ -75,7 +81,7 @@ class Shape:
 
 @dataclass
 class ModelShape:
-    """What readers take for granted of the section ``model``."""
+    """The types that readers expect in the section ``model``."""
 
     blocks: Sequence[int] | int | None
     layers: int | None
@@ -85,21 +91,21 @@ class ModelShape:
 
 @dataclass
 class LaunchShape:
-    """What readers take for granted of the section ``launch``."""
+    """The types that readers expect in the section ``launch``."""
 
     workers: int | None
 
 
 @dataclass
 class SummaryShape:
-    """What readers take for granted of a summary."""
+    """The types that readers expect in a summary."""
 
     parameters: float | None
 
 
 @dataclass
 class EnvironmentShape:
-    """What readers take for granted of the environment of a run."""
+    """The types that readers expect in the environment of a run."""
 
     before: Sequence[Mapping[Any, Any]] | None
     busy_cores: float | None
@@ -227,7 +233,7 @@ def _one_line(folder: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError) as error:
+    except DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{folder}: not the record of a run ({reason}); run again") from error
 
@@ -244,30 +250,43 @@ def checked_config(config: Any) -> dict[str, Any]:
     return with_current_names(config)
 
 
-def refuse_odd(value: Any, place: str = "") -> None:
+def refuse_odd(value: Any) -> None:
     """Raise ValueError, which names the place, for a value that no record has: a whole number beyond an
-    int64, more than `files.MOST_DEPTH` levels, keys of several types, control characters, another type."""
-    below = f"{place}." if place else ""
-    if place.count(".") > files.MOST_DEPTH:
-        raise ValueError(f"{place}: too many levels")
+    int64, more than `files.MOST_DEPTH` levels, keys of several types or of more than `MOST_KEY` letters,
+    control characters, another type."""
+    if found := _odd(value, 0):
+        place, reason = found
+        raise ValueError(f"{'.'.join(reversed(place))}: {reason}")
+
+
+def _odd(value: Any, level: int) -> tuple[list[str], str] | None:
+    """The place, innermost key first, and the reason of what `refuse_odd` refuses; None where all is well."""
+    if level > files.MOST_DEPTH:
+        return [], "too many levels"
     if isinstance(value, Mapping):
         kinds = {*map(type, value)}  # JSON of the mapping is sorted by its keys
         if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
-            raise ValueError(f"{place}: keys that are words, or all numbers, got others")
+            return [], "keys that are words, or all numbers, got others"
         for key, one in value.items():
-            refuse_odd(str(key), f"{below}a key")
-            refuse_odd(one, f"{below}{key}")
+            if len(name := str(key)) > MOST_KEY:
+                return ["a key"], f"at most {MOST_KEY:,} letters, got {len(name):,}"
+            if found := _odd(name, level):
+                return ["a key"], found[1]
+            if found := _odd(one, level + 1):
+                return [*found[0], name], found[1]
     elif isinstance(value, list):
         for one in value:
-            refuse_odd(one, f"{below}0")
+            if found := _odd(one, level + 1):
+                return [*found[0], "0"], found[1]
     elif isinstance(value, str):
         if CONTROL.search(value):
-            raise ValueError(f"{place}: text without control characters, got {value!r}")
+            return [], f"text without control characters, got {value!r}"
     elif isinstance(value, int):
         if not -files.MOST_INTEGER <= value < files.MOST_INTEGER:
-            raise ValueError(f"{place}: a whole number within 64 bits, got a larger one")
+            return [], "a whole number within 64 bits, got a larger one"
     elif value is not None and not isinstance(value, float):
-        raise ValueError(f"{place}: a plain value, got one of type {type(value).__name__}")
+        return [], f"a plain value, got one of type {type(value).__name__}"
+    return None
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -319,7 +338,8 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
 
 
 def table(content: bytes) -> pd.DataFrame:
-    """Return the table of a CSV file."""
+    """Return the table of a CSV file. Raises ValueError for one that is too large, or is no table."""
+    files.refuse_large_csv(content)
     return pd.read_csv(io.BytesIO(content))
 
 
@@ -372,7 +392,14 @@ def _read_trace(path: Path) -> pd.DataFrame:
 def _read_epochs(path: Path) -> pd.DataFrame:
     """The lines of kind ``epoch``. A run that was killed and resumed may have written an epoch twice: the
     later one counts."""
-    frame = pd.DataFrame([line for line in json_lines(path) if line.get("kind") == "epoch"])
+    lines: list[dict[str, Any]] = []
+    names: set[str] = set()
+    for line in json_lines(path):
+        if line.get("kind") == "epoch":
+            lines.append(line)
+            names.update(line)
+            files.refuse_large(len(lines), len(names))
+    frame = pd.DataFrame(lines)
     if frame.empty:
         raise UserError(f"{path}: at least one epoch, got none; run again")
     if missing := [name for name in REQUIRED_METRICS if name not in frame.columns]:

@@ -7,6 +7,7 @@ trained with several of its values, and else where its value is not the usual on
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ STRENGTHS = ("density", "factor", "bits", "levels", "rank", "k")
 TARGET = "_target_"
 COMPRESSOR = f"compressor.{TARGET}"
 CHOICES = (f".{TARGET}", "launch.kind")
+MOST_LETTERS = 600  # of a name
 USUAL_WRAPPER = "per_layer"
 """Named only where settings differ in it."""
 Settings = dict[str, Any]
@@ -107,7 +109,16 @@ def named(runs: Sequence[Run]) -> Named:
         for head, one, keys in zip(heads, own, shown, strict=True)
     ]
     left_out = [f"{labels[key]}={_text(key, value)}" for (key, _), value in hidden.items()]
-    return Named(names, ", ".join(dict.fromkeys(left_out)))
+    return Named([*map(bounded, names)], bounded(", ".join(dict.fromkeys(left_out))))
+
+
+def bounded(text: str) -> str:
+    """Return a name without its middle where it has more than `MOST_LETTERS`: a stranger's value may have
+    200,000, more than a figure holds. Names that differ stay different, by a hash."""
+    if len(text) <= MOST_LETTERS:
+        return text
+    own = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text[: MOST_LETTERS // 2]}...({len(text):,} letters, {own})"
 
 
 def _exact(value: Any) -> str:

@@ -15,7 +15,6 @@ Network     modelled (network/cost.py). Communication is hidden behind backward 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,12 +127,12 @@ class Benchmark:
 
     def __init__(self, name: str, results: Path = RESULTS) -> None:
         place = results / POOL
-        try:
-            pages = json.loads((place / pool.VERDICTS_FILE).read_text(encoding="utf-8"))
-        except OSError as error:
+        pages = pool.records(place)
+        if "methods" not in pages:
             raise UserError(
-                f"results/{POOL} is not here ({error.strerror}); recommend needs a clone of the repository"
-            ) from error
+                f"results/{POOL} is not here (no {pool.VERDICTS_FILE}); recommend "
+                f"needs a clone of the repository"
+            )
         every = pages["methods"]["runs"]
         own = [run for run in every if f"-{name}." in run and TUNES not in run]
         self.runs: Sequence[Run] = pool.read(place, own)

@@ -301,7 +301,9 @@ def table_of(path: Path, **where: str) -> Any:
     """A wandb table of a CSV file; ``where``: of its rows with these values, without these columns."""
     import pandas as pd
 
-    table = pd.read_csv(io.BytesIO(files.content(path)))
+    content = files.content(path)
+    files.refuse_large_csv(content)
+    table = pd.read_csv(io.BytesIO(content))
     for column, value in where.items():
         table = table[table.pop(column) == value]
     return silent_wandb().Table(dataframe=table, allow_mixed_types=True)

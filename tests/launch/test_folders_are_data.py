@@ -175,8 +175,8 @@ def test_a_log_is_begun_in_a_new_file(stopped: Path) -> None:
     precious.write_text("mine")
     (stopped / "launch.log").unlink(missing_ok=True)
     (stopped / "launch.log").symlink_to(precious.absolute())
-    with ranks.held(stopped) as log:
-        log.write("ours")
+    with ranks.held(stopped) as held:
+        held.log.write("ours")
     assert precious.read_text() == "mine"
     assert (stopped / "launch.log").read_text() == "ours"
 

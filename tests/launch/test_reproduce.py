@@ -65,6 +65,17 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     assert " left\n" not in capsys.readouterr().out
 
 
+def test_a_pool_without_checksums_is_said_before_anything_is_trained(
+    trained: list[Path], tmp_path: Path
+) -> None:
+    place = tmp_path / "reproduced" / "dynamic" / "custom"
+    place.mkdir(parents=True)
+    (place / "runs.parquet").write_bytes(b"of an older version")
+    with pytest.raises(UserError, match="no SHA256SUMS"):
+        reproduce(["dynamic/table1", *TINY, "train.epochs=4", "seed=3"])
+    assert trained == []
+
+
 def test_a_config_that_has_changed_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
