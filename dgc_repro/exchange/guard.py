@@ -125,7 +125,7 @@ class Guard:
 
     def refuse_momentum(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raise UserError where groups of an optimizer would apply momentum that the workers have applied.
-        (A scheduler may change it in any step.)"""
+        A scheduler may change the momentum in any step."""
         for group in groups if self._momentum else ():
             for key in MOMENTA:
                 if _is_momentum(value := group.get(key)):
