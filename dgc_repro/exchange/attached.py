@@ -435,9 +435,10 @@ class Attached:
         if self._late:
             is_unit = isinstance(self._junction, PerUnit)
             again = "shard it with fully_shard" if is_unit else "wrap the module in DDP again"
+            alone = "name it in the module's _ddp_params_and_buffers_to_ignore if ranks train it alone, or "
             return (
                 f"model: {min(self._late)} was added after the compressor was attached and has a "
-                f"gradient, which no exchange averages; detach, {again}, and attach"
+                f"gradient, which no exchange averages; {alone}detach, {again}, and attach"
             )
         weighs = getattr(self._policy, "weighs_time", True)
         if weighs and not samples > 0 and measures(self._policy):
@@ -449,11 +450,14 @@ class Attached:
 
     def _named(self, late: set[int]) -> Parameters:
         """Return, by name, the parameters with these addresses that the model did not have when the
-        compressor was attached. (While FSDP has gathered a unit, it has other objects of the same names.)"""
+        compressor was attached and that DDP is not told to ignore. (While FSDP has gathered a unit, it has
+        other objects of the same names.)"""
         model: Any = None if self._model is None else self._model()
         is_unit = isinstance(self._junction, PerUnit)
         names = {name for name, _ in self._present.values()} if is_unit else set[str]()
         named = unwrapped(model).named_parameters()
+        ignored = getattr(unwrapped(model), "_ddp_params_and_buffers_to_ignore", ())
+        names |= {*ignored, *getattr(model, "parameters_to_ignore", ())}
         return {name: p for name, p in named if id(p) in late and name not in names}
 
     def _multiply(self, factor: float) -> None:
