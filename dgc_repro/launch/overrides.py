@@ -109,6 +109,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if read.value_type == ValueType.GLOB_CHOICE_SWEEP:
             continue
         given = read.value()
+        if isinstance(given, dict) and given and (read.is_add() or read.is_force_add()):
+            continue  # ~group +group={_target_: ...}: a component without a file
         for name in getattr(given, "list", [given]) if isinstance(given, Sweep) else [given]:
             names = name if isinstance(name, list) else [name]
             if not all(isinstance(one, str) or hasattr(one, "text") for one in names):
