@@ -96,7 +96,7 @@ Positive = Annotated[float, within(above=0)]
 Rate = Annotated[
     float,
     within(above=0, most=10**15),  # torch's products of it fit float32
-    Rule("{} that float32 does not round to 0", lambda value: value > 2.0**-150),
+    Rule("{}, from 1.2e-38, or float32 loses digits of it", lambda value: value >= 2.0**-126),
 ]
 """Of learning."""
 WeightDecay = Annotated[float, within(0, 10**15)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.demo import DeMo
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.ladder import Ladder
@@ -93,6 +94,15 @@ def worker_momentum(compressor: Compressor) -> str:
         setting = f"wrapper.error_feedback.decay={decays[0]:g}"
         return f"the residual of demo is its momentum ({setting})"
     return ""
+
+
+def momentum_of_matrices(compressor: Compressor) -> str:
+    """Say where a nest applies momentum on the workers to matrices alone, as `worker_momentum` does."""
+    parts = list(nested(compressor))
+    dion = next((part for part in parts if isinstance(part, Dion)), None)
+    if dion is None or not dion.momentum or not any(isinstance(p, ErrorFeedback) for p in parts):
+        return ""
+    return f"the residual of dion is its momentum (momentum={dion.momentum:g})"
 
 
 def without_feedback(compressor: Compressor) -> object | None:

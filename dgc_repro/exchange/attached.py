@@ -51,6 +51,7 @@ from dgc_repro.exchange.rendezvous import (
     agree,
     compare,
     described,
+    patience,
     steps_apart,
 )
 from dgc_repro.exchange.reshard import (
@@ -109,7 +110,8 @@ class Attached:
         rendezvous: Rendezvous | None = None,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
-        nodes). ``rendezvous``: where all ranks have come to attach this."""
+        nodes). ``rendezvous``: of the call by which all ranks have attached
+        this."""
         self.ledger = exchange.link.ledger
         self._exchange = exchange
         self._junction = junction
@@ -138,7 +140,8 @@ class Attached:
         self._detached = False
         self._scaler = scaler
         self._rendezvous = rendezvous
-        self._compared = self._failed = 0  # so often
+        # Calls of `compare_batches`, and failures of collectives, so far.
+        self._compared = self._failed = 0
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
         compile_ahead(exchange, policy)
@@ -432,9 +435,10 @@ class Attached:
         if self._late:
             is_unit = isinstance(self._junction, PerUnit)
             again = "shard it with fully_shard" if is_unit else "wrap the module in DDP again"
+            alone = "name it in the module's _ddp_params_and_buffers_to_ignore if ranks train it alone, or "
             return (
                 f"model: {min(self._late)} was added after the compressor was attached and has a "
-                f"gradient, which no exchange averages; detach, {again}, and attach"
+                f"gradient, which no exchange averages; {alone}detach, {again}, and attach"
             )
         weighs = getattr(self._policy, "weighs_time", True)
         if weighs and not samples > 0 and measures(self._policy):
@@ -446,11 +450,14 @@ class Attached:
 
     def _named(self, late: set[int]) -> Parameters:
         """Return, by name, the parameters with these addresses that the model did not have when the
-        compressor was attached. (While FSDP has gathered a unit, it has other objects of the same names.)"""
+        compressor was attached and that DDP is not told to ignore. (While FSDP has gathered a unit, it has
+        other objects of the same names.)"""
         model: Any = None if self._model is None else self._model()
         is_unit = isinstance(self._junction, PerUnit)
         names = {name for name, _ in self._present.values()} if is_unit else set[str]()
         named = unwrapped(model).named_parameters()
+        ignored = getattr(unwrapped(model), "_ddp_params_and_buffers_to_ignore", ())
+        names |= {*ignored, *getattr(model, "parameters_to_ignore", ())}
         return {name: p for name, p in named if id(p) in late and name not in names}
 
     def _multiply(self, factor: float) -> None:
@@ -472,7 +479,7 @@ def attach(
     overlap: bool = False,
     on_nonfinite: str = "raise",
     check: bool = False,
-    timeout_seconds: float = 600.0,
+    timeout_seconds: float | None = None,
     scaler: GradScaler | None = None,
 ) -> Attached:
     """Give any DDP training loop a compressor (docs/own-loop.md), or one with `fully_shard` (docs/fsdp.md).
@@ -485,7 +492,8 @@ def attach(
     a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
     are about to ask before each collective. ``scaler``: of a loss that is scaled (not with FSDP). Residuals
     are in unscaled units. ``timeout_seconds``: how long this waits for the other ranks to call it, and the
-    timeout of the process group that ``overlap`` makes.
+    timeout of the process group that ``overlap`` makes (default: that of the model's process group, at least
+    600).
 
     Raises UserError (a ValueError) on all ranks where, on any rank, the parts do not fit together or the
     model has gradients that cannot be exchanged, where the arguments differ between ranks, and where a rank
@@ -517,16 +525,15 @@ def attach(
     with as_arguments():
         found, problem = attempted(fit)
         facts = options if found is None else {**options, "model": described(found.parameters)}
-        ranks = ranks_of(model) if found is None else found.ranks
-        here = agree(ranks, problem, facts, timeout_seconds)
+        ranks = known_ranks(model, mesh) if found is None else found.ranks
+        seconds = patience(timeout_seconds, getattr(model, "process_group", dist.group.WORLD))
+        here = agree(ranks, problem, facts, seconds)
         note_lost(compressor)
         assert found is not None
         if isinstance(found, _Sharded):
             return found.attached(policy, on_nonfinite, here)
         ddp, parameters, hook = found.model, found.parameters, found.hook
-        exchange = exchange_of(
-            ddp, parameters, compressor, seed, unit, overlap, check, timeout_seconds
-        )
+        exchange = exchange_of(ddp, parameters, compressor, seed, unit, overlap, check, seconds)
         hook.junction = junction = junction_of(ddp, exchange, overlap, scaler)
     return Attached(
         exchange,
@@ -552,11 +559,22 @@ def attempted(fit: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def ranks_of(model: object) -> list[int]:
-    """Return the ranks that train this model; of one that no compressor can be attached to, all."""
+def ranks_of(model: DistributedDataParallel) -> list[int]:
+    """Return the ranks that train this model."""
+    return sorted(dist.get_process_group_ranks(model.process_group))
+
+
+def known_ranks(model: object, mesh: object) -> list[int] | None:
+    """Return the ranks that train this model, to which no compressor can be attached; None where nothing
+    says which ranks those are."""
     if isinstance(model, DistributedDataParallel):
-        return sorted(dist.get_process_group_ranks(model.process_group))
-    return list(range(dist.get_world_size()))
+        return ranks_of(model)
+    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+    whole = mesh or getattr(next(parameters, None), "device_mesh", None)
+    if getattr(whole, "ndim", 0) != 2:  # a mesh of one dimension may be a part of the whole
+        return None
+    ranks: list[int] = sorted(whole.mesh.flatten().tolist())  # type: ignore[union-attr]
+    return ranks if dist.get_rank() in ranks else None
 
 
 class _Whole:

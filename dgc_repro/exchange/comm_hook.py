@@ -52,7 +52,7 @@ from dgc_repro.exchange.ddp import (
 from dgc_repro.exchange.guard import Guard, NotCopied
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.rendezvous import agree, described
+from dgc_repro.exchange.rendezvous import agree, described, patience
 from dgc_repro.exchange.reshard import keyed, states_of
 from dgc_repro.exchange.signals import refuse_first
 from dgc_repro.policy.fixed import Fixed
@@ -91,7 +91,7 @@ class HookState(Attached):
         seed: int = 0,
         on_nonfinite: str = "raise",
         check: bool = False,
-        timeout_seconds: float = 600.0,
+        timeout_seconds: float | None = None,
         scaler: GradScaler | None = None,
     ) -> None:
         policy = policy or Fixed()
@@ -275,11 +275,12 @@ class HookState(Attached):
         }
         facts = options if found is None else {**options, "model": described(found)}
         with as_arguments(hook=True):
-            here = agree(ranks_of(model), problem or more, facts, timeout_seconds)
+            seconds = patience(timeout_seconds, model.process_group)
+            here = agree(ranks_of(model), problem or more, facts, seconds)
             assert found is not None
             parameters = found
             exchange = exchange_of(
-                model, parameters, compressor, seed, "layer", True, check, timeout_seconds
+                model, parameters, compressor, seed, "layer", True, check, seconds
             )
         self._hook.group = model.process_group
         self._hook.junction = junction = junction_of(model, exchange, True, self._scaler)

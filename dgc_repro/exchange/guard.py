@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from dgc_repro.compressor.nesting import worker_momentum
+from dgc_repro.compressor.nesting import momentum_of_matrices, worker_momentum
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import PerBucket, refuse_capture
 from dgc_repro.exchange.fsdp import PerUnit
@@ -75,6 +75,7 @@ class Guard:
         self._scaler: GradScaler | None = None  # of the last step
         said = worker_momentum(steps.exchange.compressor)
         self._momentum = said.replace("wrapper.", "")  # where the workers apply it, or ""
+        self._of_matrices = momentum_of_matrices(steps.exchange.compressor)
         self._handles = [] if model is None else self._watch(model)
 
     def before_forward(self, model: nn.Module) -> None:
@@ -125,13 +126,18 @@ class Guard:
 
     def refuse_momentum(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raise UserError where groups of an optimizer would apply momentum that the workers have applied.
-        (A scheduler may change it in any step.)"""
-        for group in groups if self._momentum else ():
+        A scheduler may change the momentum in any step."""
+        for group in groups:
+            is_vectors = all(parameter.dim() < 2 for parameter in group["params"])
             for key in MOMENTA:
+                # The other tensors beside Dion's matrices may go through Adam.
+                of_matrices = "" if is_vectors or key != "momentum" else self._of_matrices
+                if not (said := self._momentum or of_matrices):
+                    continue
                 if _is_momentum(value := group.get(key)):
                     none = (0.0, *value[1:]) if isinstance(value, Sequence) else 0
                     raise UserError(
-                        f"optimizer.{key}: {self._momentum}, got {value} here too; use {key}={none}"
+                        f"optimizer.{key}: {said}, got {value} here too; use {key}={none}"
                     )
 
     @property

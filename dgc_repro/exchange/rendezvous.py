@@ -25,6 +25,12 @@ from dgc_repro.exchange.signals import refuse_first
 LOOK_EVERY_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
 """How long a rank whose collective has failed waits for the others to say where they are."""
+DEFAULT_SECONDS = 600.0
+"""How long ranks wait for each other at least, where nobody says how long."""
+TOLD_SECONDS = 0.25
+"""After which the ranks that wait have read a problem, before its rank may call `agree` again."""
+CALLS = "dgc_repro/calls/{}"
+"""Where a rank, by its number, counts its calls for any ranks."""
 WITHDRAWN = "withdrawn"
 SAME_BATCHES = (
     "give all ranks the same number of batches, with drop_last=True of DistributedSampler and "
@@ -33,8 +39,8 @@ SAME_BATCHES = (
 
 
 class Rendezvous:
-    """What these ranks of the world write, who come here together: the n-th call of each is for one.
-    ``seconds``: how long a rank waits for the others.
+    """One place in the store, where these ranks of the world write and wait for each other. The n-th call of
+    each rank leads to the same place. ``seconds``: how long a rank waits for the others.
 
     Raises DistError where the process has ended that hosts the store."""
 
@@ -46,36 +52,86 @@ class Rendezvous:
         self._root = f"dgc_repro/{sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
         # Counted in the store, because it begins anew with the process group.
         self._number = self._store.add(f"{self._root}/calls/{self._rank}", 1)
+        self._problems = _problems_of(self._store)
+        self._have_met = False
 
     def gather(self, what: str, said: str, seconds: float | None = None) -> dict[int, str]:
         """Return what each rank has ``said``, by rank: of all, or of those that have come in time."""
         place = f"{self._root}/{self._number}/{what}"
+        if any(self.problems()):  # the rank that has one may wait here already, with its next call
+            return {}
         self._store.set(f"{place}/{self._rank}", said)
         self._store.add(place, 1)
         until, pause = time.monotonic() + (self.seconds if seconds is None else seconds), 1e-3
         while not (all_here := self._store.add(place, 0) >= len(self.ranks)):
-            if time.monotonic() > until:
+            if time.monotonic() > until or any(self.problems()):
                 break
             time.sleep(pause)
             pause = min(2 * pause, LOOK_EVERY_SECONDS)
+        self._have_met |= all_here
         keys = {rank: f"{place}/{rank}" for rank in self.ranks}
         here = [rank for rank, key in keys.items() if all_here or self._store.check([key])]
         told = self._store.multi_get([keys[rank] for rank in here])
         return {rank: text.decode() for rank, text in zip(here, told, strict=True)}
 
-    def withdraw(self, what: str) -> None:
-        """Take back that this rank has come, so that all may come here later."""
+    def problems(self) -> list[str]:
+        """Return what is wrong with each rank's call, where a rank cannot come here because of it. (A call
+        that goes wrong after the ranks have met is another one.)"""
+        place = self._problems
+        if self._have_met or not self._store.check([place]):
+            return [""] * len(self.ranks)
+        keys = [f"{place}/{rank}" for rank in self.ranks]
+        return [self._store.get(k).decode() if self._store.check([k]) else "" for k in keys]
+
+    def withdraw(self, what: str, *, is_over: bool) -> None:
+        """Take back that this rank has come, so that all may come here later. ``is_over``: another rank's
+        call has failed, so that this one counts as well."""
         place = f"{self._root}/{self._number}/{what}"
         self._store.set(f"{place}/{self._rank}", WITHDRAWN)  # no one else takes it for missing
         self._store.add(place, -1)
+        self.leave()
+        if not is_over:
+            self._store.add(CALLS.format(self._rank), -1)
+
+    def leave(self) -> None:
+        """Come to the same place again with the next call."""
         self._store.add(f"{self._root}/calls/{self._rank}", -1)
 
 
+def _problems_of(store: Any) -> str:
+    """Return where ranks write what is wrong with their n-th call for any ranks, n being this rank's number
+    now. Ranks that attach the same number of models have the same n."""
+    return f"dgc_repro/problems/{store.add(CALLS.format(dist.get_rank()), 1)}"
+
+
+def patience(timeout_seconds: float | None, group: Any) -> float:
+    """Return how long `agree` waits: ``timeout_seconds``, by default as long as the process group, and 600 s
+    at least."""
+    if timeout_seconds is not None:
+        return timeout_seconds
+    longest = DEFAULT_SECONDS
+    for device in getattr(group, "_device_types", ()):
+        with contextlib.suppress(RuntimeError, AttributeError):  # a backend without options
+            longest = max(longest, group._get_backend(device).options._timeout.total_seconds())
+    return longest
+
+
 def agree(
-    ranks: Sequence[int], problem: str, facts: Mapping[str, object], seconds: float
+    ranks: Sequence[int] | None, problem: str, facts: Mapping[str, object], seconds: float
 ) -> Rendezvous:
     """Raise UserError on all of these ranks where one has a ``problem``, where their ``facts`` differ (by
-    argument: what must be the same on all), or where one does not call this within ``seconds``."""
+    argument: what must be the same on all), or where one does not call this within ``seconds``.
+
+    ``ranks``: None where a problem leaves them unknown. This rank raises at once then, and the ranks that
+    wait for it learn the problem."""
+    if ranks is None:
+        with contextlib.suppress(dist.DistError):
+            store: Any = dist.distributed_c10d._get_default_store()
+            place = _problems_of(store)
+            store.set(f"{place}/{dist.get_rank()}", problem)
+            store.set(place, "")
+            time.sleep(TOLD_SECONDS)
+        raise UserError(problem)
     try:
         here = Rendezvous(ranks, seconds)
         compare(here, "arguments", facts, problem=problem)
@@ -102,7 +158,13 @@ def compare(
     digests = here.gather(f"{what}/digest", sha256(text.encode()).hexdigest())
     missing = [rank for rank in ranks if rank not in digests]
     if missing := missing or [r for r, digest in digests.items() if digest == WITHDRAWN]:
-        here.withdraw(f"{what}/digest")
+        problems = here.problems()
+        if digests:
+            here.withdraw(f"{what}/digest", is_over=any(problems))
+        else:
+            here.leave()
+        if not problem:
+            refuse_first(problems, ranks)
         raise UserError(
             problem
             or f"attach: {named(missing)} did not call attach within {here.seconds:g} s (timeout_seconds); "

@@ -1,12 +1,14 @@
-"""Caches of layouts: of results that are the same in every step, as many as come again.
+"""Caches of layouts: results that are the same in every step are kept, however many there are.
 
 The buckets of a model are visited in turn, and `functools.lru_cache` of 64 results finds none of 65 that are
 asked for in turn. A cache of thousands would keep layouts of payloads whose sizes differ in every step. So
-a result that had to be made a second time is kept apart.
+a result that had to be made a second time is kept apart. Only tables belong here, a few numbers a tensor.
+Results with a number for each value of a tensor belong in `few`.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import _lru_cache_wrapper, lru_cache
 from typing import Any, Generic, TypeVar
@@ -21,7 +23,8 @@ class _Maker(Generic[T]):
 
     def __init__(self, function: Callable[..., T]) -> None:
         self._function = function
-        self._seen: set[int] = set()
+        # By hash, the arguments that hash by identity: another object may get the address of a freed one.
+        self._seen: dict[int, list[weakref.ref[Any]]] = {}
         self._kept: dict[Any, T] = {}
         self.made = 0
 
@@ -32,9 +35,14 @@ class _Maker(Generic[T]):
         self.made += 1
         if len(self._seen) >= MOST_SEEN or len(self._kept) >= MOST_KEPT:
             self.clear()
-        if hash(given) in self._seen:
+        seen = self._seen.get(hash(given))
+        if seen is not None and all(found() is not None for found in seen):
             self._kept[given] = result
-        self._seen.add(hash(given))
+        self._seen[hash(given)] = [
+            weakref.ref(one)
+            for one in given
+            if one is not None and type(one).__hash__ is object.__hash__  # type: ignore[comparison-overlap]
+        ]
         return result
 
     def clear(self) -> None:
@@ -42,7 +50,8 @@ class _Maker(Generic[T]):
         self._kept.clear()
 
 
-_makers: dict[_lru_cache_wrapper[Any], _Maker[Any]] = {}
+_caches: weakref.WeakSet[_lru_cache_wrapper[Any]] = weakref.WeakSet()
+"""Those of `cached` and `few` that still exist: an object may have its own."""
 
 
 def cached(most: int = 64) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
@@ -50,22 +59,30 @@ def cached(most: int = 64) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]
     results are kept, and all that were made twice."""
 
     def decorate(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
-        maker = _Maker(function)
-        cache = lru_cache(most)(maker)
-        _makers[cache] = maker
+        cache = lru_cache(most)(_Maker(function))
+        _caches.add(cache)
         return cache
 
     return decorate
 
 
+def few(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
+    """Decorate a function whose results are as large as tensors: the 8 latest are kept, and no others."""
+    cache = lru_cache(8)(function)
+    _caches.add(cache)
+    return cache
+
+
 def made() -> int:
     """How many results were made for these caches in this process."""
-    return sum(maker.made for maker in _makers.values())
+    makers = [cache.__wrapped__ for cache in _caches]
+    return sum(maker.made for maker in makers if isinstance(maker, _Maker))
 
 
 def forget(*caches: _lru_cache_wrapper[Any]) -> None:
     """Empty these caches, without an argument all. What they held is made again when it is asked for: after a
     step on pretended tensors, for real ones."""
-    for cache in caches or tuple(_makers):
+    for cache in caches or tuple(_caches):
         cache.cache_clear()
-        _makers[cache].clear()
+        if isinstance(maker := cache.__wrapped__, _Maker):
+            maker.clear()

@@ -81,8 +81,8 @@ def _checksums(names: tuple[str, ...]) -> Any:
 
 
 def on_device(key: int, device: torch.device) -> Tensor:
-    """Return the key as a tensor for `bits`: i32[]. A fill writes it, so the host does not wait; a copy
-    from the host (`torch.tensor`) would wait for the GPU."""
+    """Return the key as a tensor for `bits`: i32[]. A fill writes the key, for which the host does
+    not wait. For a copy from the host (`torch.tensor`) the host would wait until the GPU is idle."""
     return torch.full((), key, dtype=torch.int32, device=device)
 
 

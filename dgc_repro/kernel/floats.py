@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dgc_repro.kernel import codes, counter, native, sums
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.cached import cached
+from dgc_repro.kernel.cached import cached, few
 from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.workspace import at_a_time
 
@@ -276,7 +276,7 @@ def _number(value: float, device: torch.device) -> Tensor:
     return torch.full((), value, device=device)
 
 
-@cached()
+@few
 def _tensor_of_blocks(layout: FloatLayout, device: torch.device) -> Tensor:
     """Which of the tensors that are not empty each block, or row, is of: i64."""
     filled = layout.rows[layout.rows > 0] * (_ROW // (layout.form.block or _ROW))
@@ -289,7 +289,7 @@ def _filled(layout: FloatLayout, device: torch.device) -> Tensor:
     return torch.from_numpy(layout.rows.nonzero()[0]).to(device)
 
 
-@cached(8)
+@few
 def _places(layout: FloatLayout, device: torch.device) -> Tensor:
     """The place of each value in its tensor: i32[total]."""
     places = np.arange(layout.total) - np.repeat(layout.starts_of, layout.rows * _ROW)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel.cached import cached
+from dgc_repro.kernel.cached import few
 
 Kind = tuple[int, torch.dtype]  # length and type of a part
 Numbers = npt.NDArray[np.int64]
@@ -93,7 +93,7 @@ def _up_to(numbers: Numbers, multiple: int) -> Numbers:
     return -(-numbers // multiple) * multiple
 
 
-@cached()
+@few
 def _elements(layout: Layout, device: torch.device) -> Tensor:
     """The places of the first parts in a float32 view of the buffer: i64[their lengths together]."""
     lengths = layout.lengths[0]

@@ -100,14 +100,20 @@ def check_overrides(overrides: Sequence[str]) -> None:
         group = read.key_or_group
         if group == "hydra" and not read.is_delete():
             raise UserError(f"hydra: its settings are hydra.<key>=<value>, got {override}")
-        if read.is_delete() or not is_group(group):
+        if not is_group(group):
+            continue
+        if read.is_delete():
+            if not isinstance(read.value(), str | None):
+                raise UserError(f"{group}: ~{group} takes a name or nothing, got {override}")
             continue
         if read.value_type == ValueType.GLOB_CHOICE_SWEEP:
             continue
         given = read.value()
+        if isinstance(given, dict) and given and (read.is_add() or read.is_force_add()):
+            continue  # ~group +group={_target_: ...}: a component without a file
         for name in getattr(given, "list", [given]) if isinstance(given, Sweep) else [given]:
             names = name if isinstance(name, list) else [name]
-            if not all(isinstance(one, str | dict) or hasattr(one, "text") for one in names):
+            if not all(isinstance(one, str) or hasattr(one, "text") for one in names):
                 raise UserError(f"{group}: a name, got {name!r}; {nearest('', options(group))}")
 
 
@@ -129,6 +135,9 @@ def in_one_line(error: Exception) -> str:
         return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options(group))}"
     if found := re.search(r"Could not override '([^']+)'", text):
         return f"{found[1]}: no such key; {_nearest_key(found[1])}"
+    if found := re.search(r"Error merging override ([^=]+)=(.*)", text, re.S):
+        key, given = found[1].lstrip("+"), " ".join(found[2].split())
+        return f"{key}: takes another kind of value (a name, a number or a list), got {given}"
     if found := re.search(r"Multiple values for (\S+)\. To|already at '([^']+)'", text):
         return f"{found[1] or found[2]}: it is there already; drop the +"
     if found := re.search(r"Missing mandatory value: (\S+)", causes):

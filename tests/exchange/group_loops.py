@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -115,6 +116,36 @@ def step_of_nodes(model: Any, mesh: DeviceMesh) -> None:
     backward(model, dist.get_rank())
     exchange.step()
     exchange.detach()
+
+
+def mistaken_in_a_pair(again: bool) -> tuple[str, float, str]:
+    """In two pairs, rank 1 passes the module without DDP. What this rank is told, after how many seconds, and
+    what it is told when all call `attach` once more. ``again``: all have made the mistake before."""
+    rank, pairs = dist.get_rank(), ([0, 1], [2, 3])
+    group = [*map(dist.new_group, pairs)][rank // 2]
+    model = DistributedDataParallel(Layers(torch.float32), process_group=group)
+    plain: Any = model.module
+    if again:
+        assert raised(lambda: attach(plain, EF4)).startswith("UserError: model: attach takes")
+        if rank % 2 == 0:
+            time.sleep(0.2)  # whose problem may not be taken for one of the next call
+    begun = time.monotonic()
+    said = raised(lambda: attach(plain if rank == 1 else model, EF4, timeout_seconds=20).detach())
+    took = time.monotonic() - begun
+    return said, took, raised(lambda: attach(model, EF4, timeout_seconds=20).detach())
+
+
+def patience_of_groups() -> list[float]:
+    """How long `attach` waits in groups of 10 and of 1234 seconds, and where it is told to wait 5."""
+    groups = [dist.new_group(timeout=timedelta(seconds=seconds)) for seconds in (10, 1234, 1234)]
+    found = []
+    for group, given in zip(groups, ({}, {}, {"timeout_seconds": 5}), strict=True):
+        model = DistributedDataParallel(Layers(torch.float32), process_group=group)
+        exchange = attach(model, EF4, **given)  # type: ignore[arg-type]
+        assert exchange._rendezvous is not None
+        found.append(exchange._rendezvous.seconds)
+        exchange.detach()
+    return found
 
 
 def sum_over_the_world() -> list[float]:

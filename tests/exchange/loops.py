@@ -38,11 +38,13 @@ from torch.nn.parallel import DistributedDataParallel
 from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
@@ -702,6 +704,33 @@ def doubled_momentum(overlap: bool | None) -> str:
     assert found["AdamW"].endswith("got (0.9, 0.999) here too; use betas=(0.0, 0.999)")
     assert found["group"].endswith("got 0.5 here too; use momentum=0")
     return str(found["SGD"])
+
+
+def momentum_of_dion(overlap: bool) -> str:
+    """Dion's residual is its momentum; the optimizer has momentum too."""
+    model, exchange = attached(
+        overlap, compressor=PerLayer(ErrorFeedback(Dion()), dense=("*bias",))
+    )
+    backward(model)
+    exchange.step()
+    said = raised(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    exchange.detach()
+    return said
+
+
+def trained_alone(overlap: bool) -> str:
+    """A head that is added after `attach` learns on each rank alone, and DDP is told to ignore it."""
+    model, exchange = attached(overlap)
+    net = model.module
+    net.probe = nn.Linear(6, 1)
+    net._ddp_params_and_buffers_to_ignore = ["probe.weight", "probe.bias"]
+    backward(model)
+    net.probe(torch.ones(6) * dist.get_rank()).sum().backward()
+    exchange.step()
+    kept = net.probe.weight.grad is not None
+    exchange.detach()
+    return f"kept={kept}"
 
 
 def no_momentum(model: nn.Module) -> list[dict[str, Any]]:

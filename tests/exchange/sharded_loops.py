@@ -562,6 +562,14 @@ def by_one_rank(**settings: Any) -> str:
     return refused(**(settings if dist.get_rank() == 2 else {}))
 
 
+def without_mesh() -> str:
+    """Rank 2 alone gives no mesh. It does not know which ranks wait for it, and says what is wrong by
+    itself; the others name it."""
+    said = by_one_rank(mesh=None, dim=None)
+    assert said.endswith("(rank 2)") == (dist.get_rank() != 2), said
+    return said if dist.get_rank() != 2 else f"{said} (rank 2)"
+
+
 def without_attach() -> str:
     """Rank 2 does not call `attach`."""
     if dist.get_rank() == 2:
@@ -620,7 +628,7 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"^UserError: unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
     ),
     "no mesh on one rank": (
-        lambda: by_one_rank(mesh=None, dim=None),
+        without_mesh,
         r"^UserError: mesh, dim: .*got .*dim=None \(rank 2\)$",
     ),
     "not attached on one rank": (
@@ -646,7 +654,10 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"^UserError: model: first\.0\.weight was frozen when",
     ),
     "thawed unit": (thawed_unit, r"^UserError: model: first\.0\.\w+ was frozen when"),
-    "grown": (grown, r"^UserError: model: side\.1\.bias was added .*; detach, shard it with fully"),
+    "grown": (
+        grown,
+        r"^UserError: model: side\.1\.bias was added .*, or detach, shard it with fully",
+    ),
     "grown on one rank": (lambda: grown((2,)), r"^UserError: model: side\.1\.bias .*\(rank 2\)$"),
     "doubled momentum": (
         doubled_momentum,

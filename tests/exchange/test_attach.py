@@ -750,8 +750,10 @@ MISTAKEN = {
 
 @pytest.mark.parametrize("mistake", MISTAKEN)
 def test_all_ranks_are_told_of_a_mistake_that_one_makes(two_workers: World, mistake: str) -> None:
-    for said, again in two_workers(loops.mistaken_on_one_rank, mistake):
-        assert re.fullmatch(rf"UserError: {MISTAKEN[mistake]} \(rank 1\)", said), said
+    for rank, (said, again) in enumerate(two_workers(loops.mistaken_on_one_rank, mistake)):
+        # Of no DDP model the rank does not know its group, so that it says its mistake at once.
+        whose = "" if mistake == "no DDP" and rank == 1 else r" \(rank 1\)"
+        assert re.fullmatch(rf"UserError: {MISTAKEN[mistake]}{whose}", said), said
         assert again == "nothing"
 
 
@@ -761,6 +763,11 @@ def test_a_hook_on_one_rank_and_attach_on_another_are_told_apart(two_workers: Wo
             r"UserError: call: it differs between ranks: 'attach' \(rank 0\), 'Hoo", said
         )
         assert again == "nothing"
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_head_that_ranks_train_alone_is_left_alone(two_workers: World, overlap: bool) -> None:
+    assert two_workers(loops.trained_alone, overlap) == ["kept=True"] * 2
 
 
 def test_a_rank_that_does_not_attach_is_named_and_may_attach_later(three_workers: World) -> None:
@@ -813,6 +820,11 @@ REFUSED = [
         r"optimizer.momentum: block_momentum applies momentum on the workers "
         r"\(block_momentum.momentum=0.9\), got 0.9 here too; use momentum=0$",
     ),
+    (
+        "momentum_of_dion",
+        BOTH,
+        r"optimizer.momentum: the residual of dion is its momentum .*0\.95\), got 0.9 here too; use",
+    ),
     ("no_step_in_closure", BOTH, "exchange.step: it was not called between backward and optimizer"),
     (
         "step_twice_in_an_accumulation",
@@ -842,7 +854,8 @@ REFUSED = [
         "grown",
         BOTH,
         "model: body.bias was added after the compressor was attached and has a gradient, which no exchange "
-        "averages; detach, wrap the module in DDP again, and attach",
+        "averages; name it in the module's _ddp_params_and_buffers_to_ignore if ranks train it alone, or "
+        "detach, wrap the module in DDP again, and attach",
     ),
     ("grown_on_one_rank", BOTH, r"model: body.bias was added after .*, and attach \(rank 1\)$"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),

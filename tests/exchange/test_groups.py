@@ -50,3 +50,19 @@ def test_ranks_begin_the_collectives_of_two_groups_in_one_order(
     steps = " ".join(map(str, first)).split(" -1")
     assert {*steps[0].split()} == ({"1"} if static else {"0"})
     assert {*" ".join(steps[1:]).split()} == {"0"}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_mistake_of_one_rank_is_told_to_its_group_at_once(
+    four_workers: World, again: bool
+) -> None:
+    told = four_workers(group_loops.mistaken_in_a_pair, again)
+    problem = "UserError: model: attach takes a DistributedDataParallel model, or one that fully_shard has "
+    problem += "sharded, got Layers; wrap it first"
+    assert [said for said, _, _ in told] == [f"{problem} (rank 1)", problem, "nothing", "nothing"]
+    assert max(seconds for _, seconds, _ in told) < 10
+    assert [after for _, _, after in told] == ["nothing"] * 4
+
+
+def test_attach_waits_as_long_as_the_process_group(two_workers: World) -> None:
+    assert two_workers(group_loops.patience_of_groups) == [[600, 1234, 5]] * 2

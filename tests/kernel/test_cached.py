@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,8 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel import cached
+from dgc_repro.kernel import cached, floats, layout
+from dgc_repro.kernel.gpu.launch import Tables
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
 from dgc_repro.policy.interface import Plan
@@ -51,10 +55,41 @@ def test_layouts_that_never_come_again_are_not_kept() -> None:
     for i in range(3 * cached.MOST_SEEN):
         layout(i)
         layout(-1)  # comes again in every step
-    maker = cached._makers[layout]
+    maker = layout.__wrapped__
     assert maker.made == 3 * cached.MOST_SEEN + 1
     assert not maker._kept
     assert len(maker._seen) <= cached.MOST_SEEN
+
+
+def test_a_new_object_at_the_address_of_a_freed_one_has_not_been_seen() -> None:
+    class Layout: ...
+
+    table = cached.cached()(lambda layout: [1])
+    for _ in range(300):
+        table(Layout())
+        table.cache_clear()
+    assert not table.__wrapped__._kept
+    kept = Layout()
+    for _ in range(3):
+        table(kept)
+        table.cache_clear()
+    assert [*table.__wrapped__._kept] == [(kept,)]
+
+
+def test_an_object_with_caches_of_its_own_is_freed() -> None:
+    tables = Tables(torch.device("cpu"))
+    tables.given((1, 2))
+    freed = weakref.ref(tables)
+    del tables
+    gc.collect()
+    assert freed() is None
+
+
+@pytest.mark.parametrize("result", [floats._places, floats._tensor_of_blocks, layout._elements])
+def test_results_as_large_as_tensors_are_few_and_forgotten(result: Any) -> None:
+    assert result.cache_info().maxsize == 8
+    assert not isinstance(result.__wrapped__, cached._Maker)
+    assert result in cached._caches
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), CUDA], ids=["cpu", "gpu"])
