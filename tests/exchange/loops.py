@@ -44,6 +44,7 @@ from dgc_repro.compressor.fp16 import FP16
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.nesting import momentum_of_matrices
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
@@ -227,7 +228,9 @@ def played_out(loop: Loop) -> dict[str, Any]:
     else:
         model = built(loop)
     net: Any = model.module
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    has_own = loop.compressor is not None and momentum_of_matrices(loop.compressor)
+    momentum = 0.0 if has_own else 0.9
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
     told: dict[str, Any] = {"message": "", "buckets": [], "early": [], "applied": []}
     if loop.compressor is not None and not loop.early:
         exchange = joined(model, loop)
