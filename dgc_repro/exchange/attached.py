@@ -110,8 +110,8 @@ class Attached:
         rendezvous: Rendezvous | None = None,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
-        nodes). ``rendezvous``: of the call by which all ranks have attached
-        this."""
+        nodes). ``rendezvous``: the place in the store where all ranks
+        have met in `attach`."""
         self.ledger = exchange.link.ledger
         self._exchange = exchange
         self._junction = junction
