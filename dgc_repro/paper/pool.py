@@ -17,7 +17,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from dgc_repro.checked import refuse
 from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
 from dgc_repro.paper.parquet import decoded
-from dgc_repro.paper.records import DAMAGE, Run, checked_config, in_order, refuse_odd
+from dgc_repro.paper.records import Run, checked_config, in_order, one_line, refuse_odd
 
 RUNS_FILE, VERDICTS_FILE, NUMBERS_FILE = "runs.parquet", "verdicts.json", "numbers.csv"
 TABLES = ("epochs", "decisions", "trace", "lines")
@@ -173,16 +173,9 @@ def as_text(content: bytes) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
 
 
-@contextlib.contextmanager
-def damage(folder: Path) -> Iterator[None]:
+def damage(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Raise UserError for whatever reading a broken pool may raise."""
-    try:
-        yield
-    except UserError:
-        raise
-    except DAMAGE as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{folder}: a damaged pool ({reason}); {RESTORE}") from error
+    return one_line(folder, "a damaged pool", RESTORE)
 
 
 def _table(folder: Path, name: str, sums: Sums, columns: Sequence[str] | None = None) -> pa.Table:

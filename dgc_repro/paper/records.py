@@ -212,7 +212,7 @@ def read_run(folder: Path) -> Run:
     lines = next((folder / name for name in LINES_FILES if (folder / name).is_file()), None)
     if lines is None and not (folder / EPOCHS_FILE).is_file():
         raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
-    with _one_line(folder):
+    with one_line(folder):
         refuse(SummaryShape, summary)
         return Run(
             id=folder.name,
@@ -227,15 +227,18 @@ def read_run(folder: Path) -> Run:
 
 
 @contextlib.contextmanager
-def _one_line(folder: Path) -> Iterator[None]:
-    """Raise UserError for whatever reading values of other types than a run writes may raise."""
+def one_line(
+    folder: Path, what: str = "not the record of a run", fix: str = "run again"
+) -> Iterator[None]:
+    """Raise UserError for whatever reading a broken record, or values of other types, may raise. ``what``: is
+    wrong with the folder, in words; ``fix``: what to do."""
     try:
         yield
     except UserError:
         raise
     except DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{folder}: not the record of a run ({reason}); run again") from error
+        raise UserError(f"{folder}: {what} ({reason}); {fix}") from error
 
 
 def checked_config(config: Any) -> dict[str, Any]:
