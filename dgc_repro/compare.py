@@ -57,7 +57,7 @@ CHARACTERS = 52
 """Width of a name in the figure; longer ones have several rows."""
 PANEL = (7.4, 4.2)
 """Inches."""
-ROW_INCHES, CHARACTER_INCHES = 0.176, 0.072
+ROW_INCHES, CHARACTER_INCHES = 0.209, 0.0855
 """Of the names in the list."""
 
 
@@ -271,7 +271,7 @@ def figure(tasks: Sequence[Task], x: str) -> Figure:
     qualities = " and ".join(dict.fromkeys(QUALITIES[task.metric][0] for task in tasks))
     what = f"{qualities} against {AMOUNTS[x][1]}".capitalize()
     size = (width + 0.6 + CHARACTER_INCHES * letters, max(height, ROW_INCHES * rows))
-    return plot.figure(what, "; ".join(said), drawn, columns=1, legend=0, size=size)
+    return plot.figure(what, said, drawn, columns=1, legend=0, size=size)
 
 
 def _in_rows(name: str) -> str:

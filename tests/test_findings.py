@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from dgc_repro.paper import pool
+from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.index import findings
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -25,11 +26,14 @@ PAGE = RESULTS / "benchmark" / "small" / "methods" / "table.md"
 
 
 def settings(title: str) -> dict[str, dict[str, str]]:
-    """The table of a workload by setting: cells by column."""
+    """The table of a workload by setting, whose name the page writes in words: cells by column."""
     part = PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
     head, _, *rest = [[cell.strip() for cell in row] for row in rows]
-    return {row[0]: dict(zip(head, row, strict=True)) for row in rest}
+    by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rest}
+    rows = pd.read_csv(RESULTS / "benchmark" / "small" / "numbers.csv")["row"].unique()
+    own = {str(row).partition(".")[2] for row in rows}
+    return {setting: by_name[name_of(setting)] for setting in own if name_of(setting) in by_name}
 
 
 def loss_of(setting: str) -> str:

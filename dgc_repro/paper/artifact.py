@@ -23,20 +23,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Choice, Claim, Note, Printed
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, Relative, amount
-from dgc_repro.paper.page import Page, Section, Template, made
+from dgc_repro.paper.page import Drawing, Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
 LESS = "payload: times less than the first row"
+BANDS = "Lines are means over the seeds; bands are one standard deviation."
+BARS = "Points are means over the seeds; bars are one standard deviation."
 CURVES = {
     "test/perplexity": ("test perplexity", "y"),
     "test/accuracy_percent": ("test accuracy (%)", ""),
@@ -52,14 +53,9 @@ class Shown:
     frame: pd.DataFrame
     looks: Mapping[str, Look]
 
-    @property
-    def caption(self) -> str:
-        """Scale, model, data, workers and n."""
-        return facts.caption(self.runs, self.scale)
-
-    def curves(self, metric: str, x: str = "step") -> panels.Draw:
+    def curves(self, metric: str, x: str = "step", **how: Any) -> panels.Draw:
         """`panels.curves` of all rows."""
-        return panels.curves(self.runs, metric, self.looks, x=x)
+        return panels.curves(self.runs, metric, self.looks, x=x, **how)
 
     def points(self, x: str, y: str) -> panels.Draw:
         """`panels.points` of the rows that have both quantities."""
@@ -81,14 +77,24 @@ class Rows:
 Made = Callable[[Shown], Any]
 
 
-def drawing(title: str, parts: Made, note: str = "", **layout: Any) -> Callable[[Shown], Figure]:
-    """A figure: ``parts`` makes its panels, ``note`` follows the usual caption, and ``layout`` are options of
-    `plot.figure` (columns, size, legend)."""
+def drawing(title: str, parts: Made, note: str = "", **layout: Any) -> Callable[[Shown], Drawing]:
+    """Describe a figure: ``parts`` makes its panels; ``note`` explains it, in sentences of the caption on the
+    page; ``layout`` are options of `plot.figure` (columns, size, legend)."""
 
-    def draw(shown: Shown) -> Figure:
-        return plot.figure(title, shown.caption + note, parts(shown), **layout)
+    def made(shown: Shown) -> Drawing:
+        return described(title, note, shown.runs, shown.scale, lambda: parts(shown), **layout)
 
-    return draw
+    return made
+
+
+def described(
+    title: str, note: str, runs: Sequence[Run], scale: str, parts: Callable[[], plot.Panels],
+    **layout: Any,
+) -> Drawing:  # fmt: skip
+    """Return the figure of ``parts`` with what its heading and its caption say of the runs."""
+    caption = f"{note} {facts.caption(runs, scale)}".strip()
+    said = facts.line(runs, scale)
+    return Drawing(title, caption, lambda: plot.figure(title, said, parts(), **layout))
 
 
 def looks_of(rows: Mapping[str, str | Look]) -> dict[str, Look]:
@@ -128,7 +134,7 @@ class Artifact:
     tables: Mapping[str, Sequence[Column | str] | Rows | Made] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
     printed: Printed | Known | None = None
-    figures: Mapping[str, Callable[[Shown], Figure]] = field(default_factory=dict)
+    figures: Mapping[str, Callable[[Shown], Drawing]] = field(default_factory=dict)
     data: str | Mapping[str, str] = ""
     notes: Sequence[Note] = ()
     choices: Sequence[Choice] = ()
@@ -186,13 +192,13 @@ class Artifact:
         head = self.head or (lambda shown: facts.departures(shown.runs, scale) if is_title else [])
         figures = self.figures
         if not figures and is_trained:
-            figures = {"curve": drawing(words.title, _curve, size=(6.4, 3.8), legend=3)}
+            figures = {"curve": drawing(words.title, _curve, BANDS, size=(6.4, 3.8), legend=3)}
         return made(
             words, scale, own, frame, [one for one in parts if one is not None], self.claims,
             labels=labels, data=self.data, head=head(shown), said=self.said and self.said(shown),
             printed=known, notes=self.notes, choices=self.choices,
             modelled=self.modelled,
-            figures={name: _later(draw, shown) for name, draw in figures.items()},
+            figures={name: describe(shown) for name, describe in figures.items()},
         )  # fmt: skip
 
     def _tables(self) -> Mapping[str, Sequence[Column | str] | Rows | Made]:
@@ -221,10 +227,6 @@ class Artifact:
 
 
 GENERIC = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
-
-
-def _later(draw: Callable[[Shown], Figure], shown: Shown) -> Callable[[], Figure]:
-    return lambda: draw(shown)
 
 
 def _curve(shown: Shown) -> list[panels.Panel]:

@@ -230,14 +230,19 @@ def _hardware(environment: Mapping[str, Any]) -> str | None:
 
 
 def caption(runs: Sequence[Run], scale: str) -> str:
-    """One line for a figure: scale, model, data, workers, n."""
+    """Return a sentence for the caption of a figure: scale, model, data, workers, n."""
     trained = [run for run in runs if run.setting("model")]
-    parts = (
-        distinct(map(model_text, trained)),
-        data_text(runs),
-        worlds(trained),
-    )
-    return ", ".join((scale_text(scale), *(p for p in parts if p != "-"), seeds_text(runs)))
+    models = distinct(map(model_text, trained))
+    parts = (models, data_text(runs), worlds(trained))
+    said = "; ".join((scale_text(scale), *(p for p in parts if p != "-"), seeds_text(runs)))
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def line(runs: Sequence[Run], scale: str) -> list[str]:
+    """Return what stands under the title of a figure, the most important first: scale, n, data, workers."""
+    trained = [run for run in runs if run.setting("model")]
+    found = (scale_text(scale), seeds_text(runs), data_text(runs), worlds(trained))
+    return [part for part in found if part != "-"]
 
 
 def busy(runs: Sequence[Run]) -> str:
@@ -265,9 +270,10 @@ def short(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def used(runs: Sequence[Run], key: str) -> str:
-    """The value of a config key in these runs, by row where rows differ. A wrapper's settings count for the
-    runs that have the wrapper."""
+def used(runs: Sequence[Run], key: str, labels: Mapping[str, str] | None = None) -> str:
+    """The value of a config key in these runs, by row where rows differ (``labels``: in words). A wrapper's
+    settings count for the runs that have the wrapper."""
+    labels = labels or {}
     group, _, rest = key.partition(".")
     wrapper = rest.partition(".")[0] if group == "wrapper" else ""
     rows: dict[str, dict[str, None]] = {}
@@ -279,12 +285,18 @@ def used(runs: Sequence[Run], key: str) -> str:
     if len(rows) == 1 and {run.row for run in runs} == set(*rows.values()):
         return next(iter(rows))
     # Many rows by their number.
-    named = {v: ", ".join(r) if len(r) <= 3 else f"{len(r)} rows" for v, r in rows.items()}
+    named = {
+        value: " and ".join(labels.get(row, row) for row in own)  # a label may have a comma
+        if len(own) <= 3
+        else f"{len(own)} rows"
+        for value, own in rows.items()
+    }
     return "; ".join(f"{names}: {value}" for value, names in named.items()) or "-"
 
 
-def traces(runs: Sequence[Run]) -> list[str]:
-    """One line a run whose policy changed its plan: when, from what to what, why."""
+def traces(runs: Sequence[Run], labels: Mapping[str, str]) -> list[str]:
+    """Return one line a run whose policy changed its plan: when, from what to what, why. ``labels``: rows in
+    words."""
     found = []
     for run in runs:
         when = "epoch" if "epoch" in run.trace.columns else "step"
@@ -298,5 +310,7 @@ def traces(runs: Sequence[Run]) -> list[str]:
         )
         if steps:
             visited = ", ".join(dict.fromkeys(map(str, run.trace["label"])))
-            found.append(f"{run.row}, seed {run.seed}: used {visited}. {steps}")
+            found.append(
+                f"{labels.get(run.row, run.row)}, seed {run.seed}: used {visited}. {steps}"
+            )
     return found

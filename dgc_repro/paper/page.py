@@ -95,6 +95,20 @@ class Template:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure of a page: its ``title``, which is also the image's text; the ``caption`` under it, in
+    sentences; and ``draw``, which makes it."""
+
+    title: str
+    caption: str
+    draw: Callable[[], Figure]
+
+    def __call__(self) -> Figure:
+        """Draw the figure."""
+        return self.draw()
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything that is written of one artifact at one scale.
 
@@ -103,7 +117,8 @@ class Page:
     sections   tables in order; the terminal shows the first one
     choices    what the paper leaves open, with what these runs used
     other_data the data set, where it is not the paper's: "digits, not CIFAR-10"
-    figures    by file name, a function that draws
+    figures    by file name
+    labels     rows in words
     """
 
     title: str
@@ -118,7 +133,8 @@ class Page:
     choices: Sequence[Choice] = ()
     warning: str = ""
     other_data: str = ""
-    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+    figures: Mapping[str, Drawing] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def made(
@@ -141,7 +157,7 @@ def made(
 
     words    the template, or the artifact's module file, beside which it lies
     modelled the numbers are a model's, without a spread
-    labels   rows in words, for verdicts
+    labels   rows in words
     data     the paper's data set, by model where there are several; empty: claims are judged on any data
     head     facts between those on the runs and those on the machine
     said     by name, what ``{name}`` stands for in the template
@@ -164,6 +180,7 @@ def made(
         "verdicts": found,
         "other_data": "; ".join(dict.fromkeys(other.values())),
         "warning": busy(runs),
+        "labels": labels or {},
         **more,
     }
     return Page(
@@ -211,7 +228,10 @@ def markdown(page: Page) -> str:
         f"# {plain(title_text(page))}",
         "\n".join(f"- {name}: {value}" for name, value in page.facts),
         *([page.warning] if page.warning else []),
-        *(f"![{name}]({name}.png)" for name in page.figures),
+        *(
+            f"![{plain(one.title)}]({name}.png)\n\n*{plain(one.caption)}*"
+            for name, one in page.figures.items()
+        ),
     ]
     for section in page.sections:
         parts += [f"## {section.title}", *([section.text] if section.text else [])]
@@ -230,7 +250,10 @@ def markdown(page: Page) -> str:
         parts += [f"## {CONTRADICT}", "\n".join(lines)]
     if page.choices:
         table = pd.DataFrame(
-            [(c.silent, c.chosen, f"`{c.key}`", used(page.runs, c.key)) for c in page.choices],
+            [
+                (c.silent, c.chosen, f"`{c.key}`", used(page.runs, c.key, page.labels))
+                for c in page.choices
+            ],
             columns=["silent", "chosen", "config key", "used in these runs"],
         )
         parts += [f"## {SILENT}", markdown_table(table)]

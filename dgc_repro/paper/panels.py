@@ -1,6 +1,6 @@
 """What figures are put together from: a panel is a title, one or more drawings, and its axes.
 
-    plot.figure("Table II", caption, [
+    plot.figure("Table II", facts, [
         panels.panel("ResNet", panels.points(cells, looks), x="speedup", y="better by (%)", log="x"),
     ])
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from dgc_repro.paper.plot import BLACK, Look, empty, plain_linear, plain_log, plain_ticks
@@ -26,6 +27,8 @@ Panel = tuple[str, Callable[[Axes], None]]
 Values = Sequence[float]
 Limits = tuple[float | None, float | None] | None
 Ticks = Mapping[Any, str] | Sequence[float] | None
+WHOLE = ("epoch", "rank", "singular value")
+"""Labels of axes whose ticks are whole numbers."""
 Span = Callable[[Values], tuple[float, float, float]]
 """Of the values of all seeds: middle, lower end, upper end."""
 
@@ -58,6 +61,8 @@ def panel(
                 plain_log(axis, unit=unit)
             else:
                 plain_linear(axis)
+                if label in WHOLE:
+                    axis.set_major_locator(MaxNLocator(integer=True))
             if isinstance(ticks, Mapping):
                 axis.set_ticks(list(ticks), list(ticks.values()))
             elif ticks is not None:
@@ -78,17 +83,33 @@ def rule(axis: str, at: float, **style: Any) -> Draw:
     return draw
 
 
-def curves(runs: Sequence[Run], metric: str, looks: Mapping[str, Look], *, x: str = "step") -> Draw:
-    """Mean over seeds of an epoch's metric by ``x``, with a band of one standard deviation; a line that
-    equals another one says so in the legend."""
+def curves(
+    runs: Sequence[Run],
+    metric: str,
+    looks: Mapping[str, Look],
+    *,
+    x: str = "step",
+    against: str = "",
+) -> Draw:
+    """Draw the mean over seeds of an epoch's metric by ``x``, with a band of one standard deviation; a line
+    that equals another one says so in the legend. ``against``: a row that is not drawn, and whose run of the
+    same seed is subtracted."""
+    by_epoch = [run for run in runs if metric in run.epochs]
+    bases = {run.seed: _by(run, metric, x) for run in by_epoch if run.row == against}
+    if against:
+        by_epoch = [run for run in by_epoch if run.row != against and run.seed in bases]
 
     def draw(axes: Axes) -> None:
         drawn: dict[str, pd.DataFrame] = {}
         for row, look in looks.items():
-            own = [run.epochs for run in runs if run.row == row and metric in run.epochs]
+            own = [
+                _by(run, metric, x) - (bases[run.seed] if against else 0.0)
+                for run in by_epoch
+                if run.row == row
+            ]
             if not own:
                 continue
-            table = pd.concat([epochs.set_index(x)[metric].astype(float) for epochs in own], axis=1)
+            table = pd.concat(own, axis=1)
             found = pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1)})
             equal = next((label for label, other in drawn.items() if other.equals(found)), None)
             drawn[look.label] = found
@@ -100,6 +121,10 @@ def curves(runs: Sequence[Run], metric: str, looks: Mapping[str, Look], *, x: st
             axes.plot(where, mean, markevery=max(1, len(where) // 10), **look.line | label)
 
     return draw
+
+
+def _by(run: Run, metric: str, x: str) -> pd.Series[float]:
+    return run.epochs.set_index(x)[metric].astype(float)
 
 
 def lines(series: Iterable[tuple[Any, Any]], label: str = "", **style: Any) -> Draw:
@@ -170,7 +195,7 @@ def bars(
                 linewidth=0.5, yerr=halves and halves[key], error_kw={"elinewidth": 1.2},
             )  # fmt: skip
             if numbers:
-                axes.bar_label(drawn, fmt=numbers, fontsize=8)
+                axes.bar_label(drawn, fmt=numbers, fontsize=9)
         axes.set_xticks(middle, groups)
         axes.grid(axis="x", visible=False)
 
@@ -223,7 +248,7 @@ def heat_map(
         for (row, column), value in np.ndenumerate(table):
             colour = "white" if np.isfinite(value) and is_dark(value) else "black"
             text = write(row, float(value))
-            axes.text(column, row, text, ha="center", va="center", fontsize=6, color=colour)
+            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(len(columns)), list(columns), rotation=30, ha="right")
         axes.set_yticks(range(len(rows)), list(rows))
         axes.grid(visible=False)

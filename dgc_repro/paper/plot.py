@@ -1,5 +1,7 @@
 """Figures: one style, looks of rows, names beside points, saving. panels.py has what is drawn.
 
+Above the axes stand a title and one line of facts; everything else is the caption on the page (page.py).
+
 Colours are Okabe and Ito's; markers tell rows apart in grey. A saved figure depends on its data alone.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 from PIL import Image
@@ -31,6 +35,11 @@ GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 CHARACTERS_AN_INCH = 13.0
+LEAST_WIDTH = 6.4
+"""Inches of a figure, so that its title and facts have one line each."""
+LEGEND_INCHES = 0.6
+"""Height of a legend for which the figure has room; it grows for a higher one."""
+HEADING_POINTS = 10.5
 NAME_DISTANCES = (5.0, 9.0, 14.0, 20.0, 28.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 """Points between a marker and its name (`name_points`), as tried."""
 NAME_DIRECTIONS = tuple(np.linspace(0, 2 * np.pi, 24, endpoint=False))
@@ -47,12 +56,12 @@ SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "dgc_repro",  # element ids, random otherwise
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same text everywhere
-    "font.size": 9.0,
-    "axes.titlesize": 9.0,
-    "axes.labelsize": 9.0,
-    "legend.fontsize": 8.0,
-    "xtick.labelsize": 8.0,
-    "ytick.labelsize": 8.0,
+    "font.size": 10.0,
+    "axes.titlesize": 10.0,
+    "axes.labelsize": 10.0,
+    "legend.fontsize": 9.5,
+    "xtick.labelsize": 9.0,  # on a slide, 9 points are the least that can be read
+    "ytick.labelsize": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -104,25 +113,26 @@ def style() -> Iterator[None]:
 
 def figure(
     title: str,
-    caption: str,
+    facts: str | Sequence[str],
     panels: Sequence[tuple[str, Callable[[Axes], None]]],
     *,
     columns: int = 3,
     size: tuple[float, float] = (4.1, 3.6),
     legend: int = 4,
 ) -> Figure:
-    """A figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
+    """Draw a figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
 
-    ``caption``: scale, model, data, n, under the title. ``size``: of a panel, in inches. ``legend``: columns
-    of the one legend below all panels, 0 for none."""
+    ``facts``: those that fit stand in the line under the title, the most important first; of a text, its
+    first words. ``size``: of a panel, in inches. ``legend``: most columns of the one legend below all panels,
+    0 for none."""
+    facts = [facts] if isinstance(facts, str) else facts
     columns = min(columns, len(panels))
     num_rows = -(-len(panels) // columns)
-    width = max(size[0] * columns, 5.6)
-    under = textwrap.fill(caption, int(CHARACTERS_AN_INCH * width))
-    height = size[1] * num_rows + 0.16 * under.count("\n") + 0.5
+    width = max(size[0] * columns, LEAST_WIDTH)
     with style():
-        drawing = Figure(figsize=(width, height), layout="constrained")
-        drawing.suptitle(literal(f"{title}\n{under}"), x=0.01, ha="left", fontsize=9.5)
+        drawing = Figure(figsize=(width, size[1] * num_rows + 0.5), layout="constrained")
+        heading = f"{in_one_line([title], width, ' ')}\n{in_one_line(facts, width, '; ')}".strip()
+        drawing.suptitle(literal(heading), x=0.01, ha="left", fontsize=HEADING_POINTS)
         grid = drawing.subplots(num_rows, columns, squeeze=False)
         places = list(grid.ravel())
         for axes, (name, draw) in zip(places, panels, strict=False):
@@ -131,15 +141,52 @@ def figure(
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         if legend:
-            handles: dict[str, Any] = {}
-            for axes in places:
-                lines, labels = axes.get_legend_handles_labels()
-                handles |= dict(zip(labels, lines, strict=True))
-            drawing.legend(
-                list(handles.values()), list(handles), loc="outside lower center", ncols=legend,
-                handlelength=3,
-            )  # fmt: skip
+            _legend(drawing, legend)
     return drawing
+
+
+def in_one_line(parts: Sequence[str], width: float, between: str) -> str:
+    """Join the first parts that fit a line of a figure's heading, ``width`` inches; of a first part that is
+    longer, its first words."""
+    line = ""
+    for part in filter(None, parts):
+        longer = f"{line}{between}{part}" if line else part
+        if not _fits(longer, width):
+            break
+        line = longer
+    words = parts[0].split() if parts and not line else []
+    while words and not _fits(line := " ".join([*words, "..."]), width):
+        words.pop()
+    return line
+
+
+def _fits(text: str, width: float) -> bool:
+    drawn = TextPath((0, 0), literal(text.replace("\n", " ")), size=HEADING_POINTS)
+    return bool(drawn.get_extents().width <= 72 * 0.94 * width)
+
+
+def _legend(drawing: Figure, most: int) -> None:
+    """Draw the legend of all panels below them, in at most ``most`` columns that the canvas has room for."""
+    handles: dict[str, Any] = {}
+    for axes in drawing.axes:
+        lines, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, lines, strict=True))
+    if not handles:
+        return
+    letters = int(CHARACTERS_AN_INCH * (drawing.get_figwidth() - 0.8))
+    names = [textwrap.fill(name, letters) for name in handles]
+    for columns in range(min(most, len(names)), 0, -1):
+        num_rows = math.ceil(len(names) / columns)
+        drawn = drawing.legend(
+            list(handles.values()), names, loc="outside lower center", handlelength=3,
+            ncols=math.ceil(len(names) / num_rows),
+        )  # fmt: skip
+        box = drawn.get_window_extent()
+        if columns == 1 or box.width <= drawing.bbox.width:
+            higher = max(0.0, box.height / drawing.dpi - LEGEND_INCHES)
+            drawing.set_figheight(drawing.get_figheight() + higher)
+            return
+        drawn.remove()
 
 
 def literal(text: str) -> str:
@@ -152,10 +199,12 @@ def name_points(
     where: Mapping[str, tuple[float, float]],
     colours: Mapping[str, str],
     bars: Mapping[str, tuple[float, float]],
+    others: Sequence[tuple[float, float]] = (),
+    line: Sequence[tuple[float, float]] = (),
     **font: Any,
 ) -> bool:
-    """Write each name beside its point (x, y), inside the panel and over no other name or marker, and where
-    possible beside the error bars (half widths in x and y).
+    """Write each name beside its point (x, y), inside the panel and over no other name or marker, ``others``
+    included, and where possible beside the error bars (half widths in x and y) and a ``line`` through points.
 
     Returns whether all names have a place; else none is written. The layout of the figure is final then.
     """
@@ -164,9 +213,11 @@ def name_points(
     drawing.set_layout_engine("none")
     point = drawing.dpi / 72
     centres = {name: axes.transData.transform(xy) for name, xy in where.items()}
-    taken = [Bbox([xy, xy]).padded(MARKER_POINTS * point) for xy in centres.values()]
+    markers = [*centres.values(), *map(axes.transData.transform, others)]
+    taken = [Bbox([xy, xy]).padded(MARKER_POINTS * point) for xy in markers]
     ends = ((np.subtract(xy, bars[name]), np.add(xy, bars[name])) for name, xy in where.items())
-    lines = [Bbox(axes.transData.transform(pair)).padded(point) for pair in ends]
+    pairs = [*ends, *itertools.pairwise(line)]
+    lines = [Bbox(axes.transData.transform(np.array(pair))).padded(point) for pair in pairs]
     places = {}
     for name, centre in sorted(centres.items(), key=lambda item: tuple(-item[1])):
         probe = axes.annotate(name, where[name], **font)

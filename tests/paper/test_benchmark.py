@@ -19,7 +19,7 @@ from dgc_repro.launch.paths import option
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame, publish
-from dgc_repro.paper.benchmark import methods, profiles, speed, tradeoff
+from dgc_repro.paper.benchmark import methods, names, profiles, speed, tradeoff
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import markdown
@@ -142,11 +142,11 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     tuning = _run("topk_0.01_lr0.2", quality=50.0, calls={"allgather": 800})
     text = markdown(methods.page([DENSE, TOPK, tuning], "quick"))
     assert (
-        "| topk_0.01 | 0.1 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 560 B |" in text
+        "| top-k 1 % | 0.1 | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x | 560 B |" in text
     )
     assert "topk_0.01_lr0.2" not in text
-    assert "| images, recipe low | topk_0.01 | 0.1 | yes | 1 | 79.0 (best) | 79.0 |" in text
-    assert "| images, recipe low | topk_0.01 | 0.2 |  | 1 | 50.0 | 50.0 |" in text
+    assert "| images, recipe low | top-k 1 % | 0.1 | yes | 1 | 79.0 (best) | 79.0 |" in text
+    assert "| images, recipe low | top-k 1 % | 0.2 |  | 1 | 50.0 | 50.0 |" in text
     assert "## What the seeds show" not in text
     assert (
         "of 1 settings 0 are shown to be equivalent to dense training, 0 better, 0 worse; 1 are undecided"
@@ -160,17 +160,33 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
 
 def test_the_page_says_only_what_concerns_its_methods() -> None:
     text = " ".join(markdown(methods.page([DENSE, TOPK], "quick")).split())
-    assert "the number is density (`topk`)." in text
-    assert not [name for name in ("dgc", "gravac", "powersgd", "*plain*") if f"{name}`" in text]
+    assert not [name for name in ("DGC is", "GraVAC decides", "DiLoCo takes") if name in text]
     dgc = _run("dgc_0.01_unmasked", quality=79.0, calls={"allgather": 800})
-    plain = _run("uniform_4_plain", quality=79.0, calls={"allgather": 800})
-    text = " ".join(markdown(methods.page([DENSE, dgc, plain], "quick")).split())
-    assert (
-        "the number is bits (`uniform`); density (`dgc`). *plain*: without error feedback." in text
-    )
-    assert "`dgc` is the method as printed" in text
-    assert "warm-ups of `dgc`" in text
-    assert "`gravac` decides" not in text
+    text = " ".join(markdown(methods.page([DENSE, dgc], "quick")).split())
+    assert "DGC is the method as printed" in text
+    assert "warm-ups of DGC" in text
+    assert "GraVAC decides" not in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [("redsync_0.01_False", "RedSync 1 %"), ("redsync_0.01_True", "RedSync 1 %, one mean"),
+     ("uniform_4_plain", "4 bits, no error feedback"), ("muon_uniform_4", "Muon, 4 bits"),
+     ("dgc_sampled_0.001", "sampled top-k 0.1 %"), ("onebit_adam", "1-bit Adam"),
+     ("blockfloat_mxfp8", "MXFP8"), ("dion_0.25", "Dion, rank 25 %"),
+     ("diloco_10_outer0.5", "DiLoCo, 10 steps, outer rate 0.5"), ("topk", "topk"),
+     ("topk_inf", "topk_inf"), ("topk_high", "topk_high"), ("theirs_3", "theirs_3")],
+)  # fmt: skip
+def test_a_setting_has_a_name_that_people_say(setting: str, name: str) -> None:
+    assert names.name_of(setting) == name
+
+
+def test_no_two_published_settings_have_one_name_and_none_shows_its_row() -> None:
+    runs = publish.published(RESULTS, "benchmark", "small").values()
+    rows = {(run.model, run.method.partition("_lr")[0]) for run in runs if "." in run.row}
+    named = [(workload, names.name_of(setting)) for workload, setting in rows]
+    assert len(set(named)) == len(rows)
+    assert not [name for _, name in named if "_" in name]
 
 
 def test_images_ran_on_one_kind_of_processor_as_the_docs_say() -> None:
@@ -304,8 +320,8 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     assert sent == [[5 * 560], [math.inf]]
     page = methods.page([dense, with_target(TOPK)], "quick")
     assert "| missed in 1 of 1 |\n" in markdown(page)
-    names = [name.get_text() for name in page.figures["speed"]().axes[0].get_yticklabels()]
-    assert names == ["dense"]
+    shown = [name.get_text() for name in page.figures["speed"]().axes[0].get_yticklabels()]
+    assert shown == ["no compression"]
     # Dense training does not reach the target: nothing has a speedup.
     assert "speed" not in methods.page([with_target(DENSE), with_target(TOPK)], "quick").figures
     other = [  # no target there
@@ -381,18 +397,18 @@ def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread:
     }
     lost = next(reversed(points))
     points[lost] = tradeoff.Point(2.0, Shown("worse", 3, np.inf, np.inf, np.inf))
-    figure = tradeoff.picture(own, points, "scale, data, n = 3")
+    described = tradeoff.picture(own, points, [DENSE], "quick")
+    figure = described()
     figure.draw_without_rendering()
     texts = figure.axes[0].texts
     assert {text.get_text() for text in texts} == {own.names[key] for key in points if key != lost}
     boxes = [Text.get_window_extent(text) for text in texts]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
     assert all(a.x0 >= 0 and a.x1 <= figure.bbox.x1 for a in boxes)
-    said = " ".join(figure.get_suptitle().split())
-    assert said.startswith(
-        f"What fewer bytes cost: {workloads()[own.workload].title} scale, data, n = 3; bars: 95 % interval"
-    )
-    assert f"diverged in a seed: {own.names[lost]}" in said
+    title, said = figure.get_suptitle().splitlines()
+    assert title == f"What fewer bytes cost: {workloads()[own.workload].title}" == described.title
+    assert said == "reduced scale: quick; n = 1; made up; 4 simulated workers"
+    assert f"Training diverged in a seed: {own.names[lost]}." in described.caption
 
 
 def test_a_step_before_the_target_has_the_bytes_of_a_warm_up() -> None:
@@ -409,8 +425,8 @@ def test_a_step_before_the_target_has_the_bytes_of_a_warm_up() -> None:
     assert early - whole == pytest.approx(more)
 
 
-def _point(size: float, loss: float) -> tradeoff.Point:
-    return tradeoff.Point(size, Shown("undecided", 1, loss, loss, loss))
+def _point(fewer: float, cost: float) -> tradeoff.Point:
+    return tradeoff.Point(fewer, Shown("undecided", 1, cost, cost, cost))
 
 
 def test_bytes_until_a_step_are_the_share_of_the_wire_bytes() -> None:
@@ -447,33 +463,45 @@ def test_a_seed_in_which_dense_training_misses_the_target_counts_as_missed() -> 
 
 def test_the_front_has_what_nothing_beats() -> None:
     points = {
-        "few": _point(1, 3.0), "beaten": _point(2, 3.5), "middle": _point(2, 1.0), "same": _point(4, 1.0),
-        "much": _point(9, -0.5),
+        "few": _point(9, 3.0), "beaten": _point(5, 3.5), "middle": _point(5, 1.0), "same": _point(4, 1.0),
+        "much": _point(1, -0.5),
     }  # fmt: skip
     assert tradeoff.front(points) == ["few", "middle", "much"]
 
 
-def test_every_setting_of_a_workload_is_named_in_each_panel() -> None:
+def test_the_front_of_a_workload_is_named_and_all_other_settings_are_drawn() -> None:
+    """Few bytes cost nothing at places 0 to 2, and more bytes cost more from there on."""
     others = [
-        _run(f"topk_{place}", quality=80.0 - place / 10, calls={"allgather": 400 * (place + 1)})
-        for place in range(28)
+        _run(
+            f"topk_{place / 100:g}",
+            quality=80.0 + place if place < 3 else 75.0 - place / 10,
+            calls={"allgather": 400 * (place + 1)},
+        )
+        for place in range(1, 28)
     ]
     runs = [DENSE, *others, _run("uniform_2", quality=float("nan"), calls={"allgather": 800})]
-    figure = methods.page(runs, "quick").figures["bytes_low"]()
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "payload", "wire, 8 workers", "wire, 32 workers", "wire, 128 workers",
-    ]  # fmt: skip
+    described = methods.page(runs, "quick").figures["bytes_low"]
+    figure = described()
+    figure.draw_without_rendering()
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["payload", "wire, 32 workers"]
     for axes in figure.axes:
-        names = {text.get_text() for text in axes.texts}
-        assert names == {"dense", *(run.method for run in others)}
-    assert "diverged in a seed: uniform_2" in " ".join(figure.get_suptitle().split())
-    # Four workers trained; a gathered payload is sent to N - 1 others.
-    first = next(text for text in figure.axes[2].texts if text.get_text() == "topk_0")
-    assert first.xy[0] == pytest.approx(40 * 31 / 1e3)
+        shown = {text.get_text(): text for text in axes.texts}
+        assert set(shown) == {"no compression", "top-k 1 %", "top-k 2 %"}
+        boxes = [Text.get_window_extent(text) for text in shown.values()]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+        points = [
+            line for line in axes.get_lines() if line.get_marker() == "o" and len(line.get_xdata())
+        ]
+        assert len(points) == len(others) + 1
+    assert "Training diverged in a seed: 2 bits." in described.caption
+    # Four workers trained; a gathered payload of 80 bytes a step is sent to N - 1 others.
+    first = next(text for text in figure.axes[1].texts if text.get_text() == "top-k 1 %")
+    assert first.xy[0] == pytest.approx(2 * 31 / 32 * 4_000 / (80 * 31))
 
 
 def test_a_panel_without_place_for_its_names_says_so() -> None:
-    wide = _run("topk_" + 300 * "0", quality=80.0, calls={"allgather": 400})
+    wide = _run("theirs_" + 300 * "0", quality=80.0, calls={"allgather": 400})
     figure = methods.page([DENSE, wide], "quick").figures["bytes_low"]()
     assert {axes.get_title(loc="left").partition(" (")[2] for axes in figure.axes} == {
         "no place for the names)"
@@ -525,10 +553,10 @@ def test_the_page_scores_bytes_to_the_targets() -> None:
     assert "## Score" not in markdown(methods.page(runs, "quick"))  # which concludes nothing
     page = markdown(methods.page(runs, "small"))
     # 10 steps of 7 times 80 and 40 bytes; dense: 10 of 2 * 7 / 8 of 4000
-    assert "| topk_0.01 | 5.6 kB | 2.8 kB | 1.00 |" in page
+    assert "| top-k 1 % | 5.6 kB | 2.8 kB | 1.00 |" in page
     ratios = (70_000 / 5_600, 70_000 / 2_800)
     area = np.mean([1 - math.log(r) / math.log(100) for r in ratios])
-    assert f"| dense | 70 kB | 70 kB | {area:.2f} |" in page
+    assert f"| no compression | 70 kB | 70 kB | {area:.2f} |" in page
 
 
 @pytest.mark.parametrize(
@@ -560,15 +588,15 @@ def test_a_setting_is_compared_at_one_rate_and_with_both_tuned() -> None:
     page = markdown(methods.page(runs, "quick"))
     # At 0.1: 1 and 2 points. Tuned, dense takes 0.2 (84 in the mean) and top-k 0.1 (79.5): 4 and 5 points.
     assert (
-        "| images, recipe low | topk_0.01 | 3 | 0.1 | 2 | 1.5 ± 0.7 points | 4.5 ± 0.7 points |"
+        "| images, recipe low | top-k 1 % | 3 | 0.1 | 2 | 1.5 ± 0.7 points | 4.5 ± 0.7 points |"
         in page
     )
     assert (
-        "| images, recipe low | dense | 2 | 0.2, the last of those tried | 2 | 0.0 ± 0.0 points |"
+        "| images, recipe low | no compression | 2 | 0.2, the last of those tried | 2 | 0.0 ± 0.0 points |"
         in page
     )
     assert (
-        "| images, recipe low | dense | 0.1 | yes | 2 | 81.0 ± 1.4 | 81.0 ± 1.4 |" in page
+        "| images, recipe low | no compression | 0.1 | yes | 2 | 81.0 ± 1.4 | 81.0 ± 1.4 |" in page
     )  # not of seed 2
 
 
@@ -579,7 +607,7 @@ def test_a_rate_that_diverges_in_one_of_two_seeds_says_so() -> None:
         for seed, value in enumerate(values)
     ]
     page = markdown(methods.page(runs, "quick"))
-    assert "| dense | 0.2 |  | 2 | diverged in 1 of 2 | diverged in 1 of 2 |" in page
+    assert "| no compression | 0.2 |  | 2 | diverged in 1 of 2 | diverged in 1 of 2 |" in page
 
 
 def test_numbers_of_workers_are_drawn_in_order() -> None:
@@ -603,17 +631,17 @@ def test_numbers_of_workers_are_drawn_in_order() -> None:
     text = markdown(page)
     assert "## Score" not in text  # a workload is a number of workers
     assert "| payload | times less | wire |" in text
-    assert "figures *bytes*" not in text
+    assert "All train with one global batch" in page.figures["workers"].caption
     assert "- workers: 2 simulated workers; 4 simulated workers; 8 simulated workers" in text
     figures = page.figures
     assert not [name for name in figures if name.startswith("bytes")]
     loss, wire = figures["workers"]().axes
     drawn = {line.get_label(): line for line in wire.get_lines()}
-    assert drawn["topk_0.01"].get_xydata().tolist() == [
+    assert drawn["top-k 1 %"].get_xydata().tolist() == [
         pytest.approx([n, 80 * (n - 1) / 1e6]) for n in (2, 4, 8)
     ]
     losses = [c.lines[0].get_ydata()[0] for c in loss.containers]
     assert losses == [0, 0, 0, 2, 4, 8, 1, 1]  # a setting after the other, fewest workers first
     labels = [c.get_label() for c in loss.containers if not c.get_label().startswith("_")]
-    assert labels == ["dense", "topk_0.01", "uniform_4"]
+    assert labels == ["no compression", "top-k 1 %", "4 bits"]
     assert {c.lines[0].get_markerfacecolor() for c in loss.containers} == {"white"}  # one seed

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -43,6 +43,11 @@ class Shown:
     def bars(self) -> tuple[float, float]:
         """Lengths of the error bars, down and up."""
         return self.mean - self.low, self.high - self.mean
+
+    @property
+    def without_bars(self) -> Shown:
+        """The same mean without an interval."""
+        return replace(self, low=self.mean, high=self.mean)
 
     @property
     def interval(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
+from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import WORDS, Judged, judge
+from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.speed import NETWORKS
-from dgc_repro.paper.benchmark.tradeoff import is_of
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number, seeds
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS
 
@@ -38,6 +38,8 @@ TARGET = "modelled speedup to the target, slim model on a CPU"
 
 WIRE = {workers: f"wire a step, N = {workers}" for workers in (8, 32, 128)}
 OWN_WIRE = "wire a step, N of the runs"
+MOST_SHOWN = 32
+"""Workers of the wire bytes in the figures *bytes*."""
 BESIDE = 1.03
 """Ratio of the places of two settings with the same number of workers in the figure *workers*."""
 
@@ -50,59 +52,35 @@ SHOWS_THAT_IT_RUNS = "quick"
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 
-NUMBERS = {
-    "bits": ("uniform", "loco", "eden", "muon_uniform"),
-    "levels": ("qsgd",),
-    "density": (
-        *("topk", "magnitude", "randomk", "threshold", "redsync", "sidco", "sparseloco"),
-        *("dgc_sampled", "dgc"),
-    ),
-    "rank": ("powersgd",),
-    "coefficients of a block": ("demo",),
-    "local steps": ("diloco", "streaming", "muloco"),
-    "rank over the shorter side": ("dion",),
-}
-"""What the number in a setting's name is, by method."""
-
 NOTES: Mapping[tuple[str, ...], str] = {
     ("dgc", "onebit_adam"): (
-        "the payload includes the warm-ups of `dgc` and the dense steps of `onebit_adam`. In a longer "
-        "training their payloads approach those of `dgc_sampled` and `ef_signsgd`"
+        "the payload includes the warm-ups of DGC and the dense steps of 1-bit Adam. In a longer training "
+        "their payloads approach those of sampled top-k and EF-signSGD"
     ),
     ("dgc",): (
-        "`dgc` is the method as printed: its momentum factor masking lowers the effective learning rate of "
+        "DGC is the method as printed: its momentum factor masking lowers the effective learning rate of "
         "entries that are sent often (docs/benchmark.md); *unmasked*: without it. On the first edition's "
         "LSTM it lacks the local clipping that its paper has for recurrent networks"
     ),
     ("diloco",): (
-        "`diloco` takes its local steps with the optimizer of the workload (its paper: AdamW); its bytes are "
+        "DiLoCo takes its local steps with the optimizer of the workload (its paper: AdamW); its bytes are "
         "means over local steps"
     ),
     ("gravac",): (
-        "`gravac` decides for 4 workers on 1 Gbit/s and 20 ms of compute, whatever network it is shown on"
+        "GraVAC decides for 4 workers on 1 Gbit/s and 20 ms of compute, whatever network it is shown on"
     ),
-    ("scadles", "gravac"): "`scadles` and `gravac` may choose to send everything",
-    ("redsync",): "`redsync` *True*: places and one mean value are sent",
+    ("scadles", "gravac"): "ScaDLES and GraVAC may choose to send everything",
+    ("redsync",): "RedSync, *one mean*: places and one mean value are sent",
     ("adam", "onebit_adam", "demo", "signsgd"): (
-        "`adam`, `onebit_adam`, `demo` and `signsgd` use another optimizer: *better* and *worse* compare two "
+        "Adam, 1-bit Adam, DeMo and signSGD use another optimizer: *better* and *worse* compare two "
         "trainings, not compression alone"
     ),
     ("muon", "muloco", "dion"): (
-        "`muon`, `muloco` and `dion` orthonormalize the updates of matrices: their losses compare optimizers "
-        "too"
+        "Muon, MuLoCo and Dion orthonormalize the updates of matrices: their losses compare optimizers too"
     ),
 }
 """What a reader must know of methods, for pages that have one of them."""
 
-BY_METHOD = (
-    "The figures *bytes* have all settings of a workload; settings of equal bytes are drawn side by side. "
-    "Their line connects means, which are uncertain: a neighbour within the bars may belong to the front as "
-    "well."
-)
-BY_WORKERS = (
-    "The figure *workers* has the settings of more than one number of workers. All train with one global "
-    "batch, the same number of steps and the same rate."
-)
 WIRE_AT = (
     "*wire*: bytes that the collectives move between N workers, computed from the recorded collectives with "
     "the ring's factors (allreduce 2 (N-1) / N, allgather N-1), not measured at that N; shards are 1/N. The "
@@ -142,18 +120,18 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     among = "as many workers as trained" if differ_in_workers else f"{speed.WORKERS} workers"
     ways = {"wire": OWN_WIRE} if differ_in_workers else {f"wire, N={n}": WIRE[n] for n in WIRE}
     methods = sorted({run.method for run in shown})
-    figures: dict[str, Callable[[], Figure]] = {}
+    figures: dict[str, Drawing] = {}
     if differ_in_workers:
-        figures["workers"] = partial(_workers_figure, found, judged, shown, scale)
+        figures["workers"] = _workers_figure(found, judged, shown, scale)
     else:
         figures |= _headline(found, judged, shown, scale)
         for name, one in judged.items():
-            caption = facts.caption([run for run in shown if run.model == name], scale)
-            figures[f"bytes_{name}"] = partial(_bytes_figure, found, one, caption)
+            own = [run for run in shown if run.model == name]
+            figures[f"bytes_{name}"] = _bytes_figure(found, one, own, scale)
     timed = [name for name in present if not _on_gpu(runs, name)]
-    if fast := {titles[name]: rows for name in timed if (rows := _fast_rows(found, name))}:
-        caption = facts.caption([run for run in shown if run.model in timed], scale)
-        figures["speed"] = partial(_speed_figure, found, fast, caption, among)
+    if fast := {titles[name]: rows for name in timed if (rows := _fast_rows(found, judged[name]))}:
+        used = [run for run in shown if run.model in timed]
+        figures["speed"] = _speed_figure(found, fast, used, scale, among)
     classes = [] if is_quick else [_classes(judged)]
     scores = None if is_quick or differ_in_workers else _scores(found, present)
     return made(
@@ -181,15 +159,22 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "largest": f"{profiles.LARGEST:g}",
             "targets": "; ".join(_target(name, shown) for name in present),
             "seeds": MIN_SEEDS,
-            "names": _names_in_words(methods),
             "notes": "".join(f"- {text}\n" for text in _notes(methods)),
             "wire": WIRE_OF_OWN if differ_in_workers else WIRE_AT,
-            "figures": BY_WORKERS if differ_in_workers else BY_METHOD,
             "workloads": "; ".join(titles.values()),
-            "twins": ", ".join(f"{row} as {first}" for row, first in frame.twins(shown).items()) or "none",
+            "twins": "; ".join(_twins(shown)) or "none",
         },
         figures=figures,
     )  # fmt: skip
+
+
+def _twins(runs: Sequence[Run]) -> list[str]:
+    """The settings that trained exactly as another one, with their workloads."""
+    pairs = [(row.split(".", 1), first.split(".", 1)) for row, first in frame.twins(runs).items()]
+    return [
+        f"{name_of(setting)} as {name_of(first)} ({workloads()[name].title})"
+        for (name, setting), (_, first) in pairs
+    ]
 
 
 def numbers(runs: Sequence[Run], workers: int | None = speed.WORKERS) -> pd.DataFrame:
@@ -277,9 +262,9 @@ def judged_of(found: pd.DataFrame, name: str) -> Judged:
 
 
 def _settings(judged: Judged, word: str) -> list[str]:
-    """The settings of a class, dense training left out."""
+    """The names of the settings of a class, dense training left out."""
     named = {row.partition(".")[2]: shown.word for row, shown in judged.shown.items()}
-    return [name for name, own in named.items() if own == word and name != DENSE]
+    return [name_of(name) for name, own in named.items() if own == word and name != DENSE]
 
 
 def _shows(judged: Judged) -> str:
@@ -323,31 +308,10 @@ def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
         {
             "workload": one.workload.title,
             "margin": f"{one.workload.margin:g} {one.workload.unit_in_words}",
-            **{word: ", ".join(_settings(one, word)) or "-" for word in WORDS[:3]},
+            **{word: "; ".join(_settings(one, word)) or "-" for word in WORDS[:3]},
         }
         for one in judged.values()
     )
-
-
-def _names_in_words(settings: Sequence[str]) -> str:
-    """What the numbers and words in the names of these settings are."""
-    used = {
-        what: [method for method in methods if any(is_of(one, method) for one in settings)]
-        for what, methods in NUMBERS.items()
-    }
-    words = [
-        f"{what} ({', '.join(f'`{method}`' for method in methods)})"
-        for what, methods in used.items()
-        if methods
-    ]
-    text = f"the number is {'; '.join(words)}." if words else ""
-    ends = {"plain": "without error feedback", "sharded": "the aggregation"}
-    told = (f" *{end}*: {means}." for end, means in ends.items() if _any_ends(settings, end))
-    return f"Names: {text}{''.join(told)}" if text else ""
-
-
-def _any_ends(settings: Sequence[str], end: str) -> bool:
-    return any(setting.endswith(f"_{end}") for setting in settings)
 
 
 def _notes(settings: Sequence[str]) -> list[str]:
@@ -374,7 +338,8 @@ def _table(
         *(Column(heading, way, amount) for heading, way in ways.items()),
         *([Column(STEPS, STEPS, _or_missed)] if has_target else []),
     )
-    table = frame.pivot(found, rows, columns, "setting")
+    named = {row: name_of(setting) for row, setting in rows.items()}
+    table = frame.pivot(found, named, columns, "setting")
     own = {row: [run for run in runs if run.row == row] for row in rows}
     rates = [f"{own[row][-1].setting('optimizer.lr'):g}" for row in rows]
     table.insert(1, "rate", rates)
@@ -436,7 +401,7 @@ def _scores(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
     ratios = profiles.ratios(costs)
     scores = {setting: profiles.score(ratios[setting]) for setting in ratios}
     ordered = sorted(scores, key=lambda setting: -scores[setting])
-    table: dict[str, list[str]] = {"setting": ordered}
+    table: dict[str, list[str]] = {"setting": [*map(name_of, ordered)]}
     for name in names:
         cells = [costs[setting][name] for setting in ordered]
         table[workloads()[name].title] = [
@@ -447,8 +412,8 @@ def _scores(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
 
 def _headline(
     found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str
-) -> dict[str, Callable[[], Figure]]:
-    """Loss against bytes of a few named settings, where these runs have their workload."""
+) -> dict[str, Drawing]:
+    """Describe the figure of a few named settings, where these runs have their workload."""
     own = tradeoff.stated(judged)
     if own is None:
         return {}
@@ -458,20 +423,21 @@ def _headline(
         if (shown := judged[own.workload].shown.get(row := f"{own.workload}.{setting}")) is not None
     }
     used = [run for run in runs if run.model == own.workload and run.method in points]
-    return {"headline": partial(tradeoff.picture, own, points, facts.caption(used, scale))}
+    return {"headline": tradeoff.picture(own, points, used, scale)}
 
 
-def _bytes_figure(found: pd.DataFrame, judged: Judged, caption: str) -> Figure:
-    """Loss of all settings of a workload against payload, and against wire bytes among N workers."""
-    ways = {"payload": PAYLOAD, **{f"wire, {n} workers": title for n, title in WIRE.items()}}
-    several = {
-        title: {
-            row.partition(".")[2]: tradeoff.Point(float(np.mean(frame.of(found, way, row))), shown)
-            for row, shown in judged.shown.items()
+def _bytes_figure(found: pd.DataFrame, judged: Judged, runs: Sequence[Run], scale: str) -> Drawing:
+    """Describe the figure of all settings of a workload: cost against payload, and against wire bytes."""
+    ways = {"payload": PAYLOAD, f"wire, {MOST_SHOWN} workers": WIRE[MOST_SHOWN]}
+    several = {}
+    for title, way in ways.items():
+        sent = {row: float(np.mean(frame.of(found, way, row))) for row in judged.shown}
+        dense = next(size for row, size in sent.items() if row.endswith(f".{DENSE}"))
+        several[title] = {
+            row.partition(".")[2]: tradeoff.Point(dense / size if size else np.inf, shown)
+            for (row, shown), size in zip(judged.shown.items(), sent.values(), strict=True)
         }
-        for title, way in ways.items()
-    }
-    return tradeoff.figure(judged.workload, several, caption)
+    return tradeoff.figure(judged.workload, several, runs, scale)
 
 
 def _workers(runs: Sequence[Run], name: str) -> int:
@@ -481,8 +447,8 @@ def _workers(runs: Sequence[Run], name: str) -> int:
 
 def _workers_figure(
     found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str
-) -> Figure:
-    """Loss and wire bytes of the settings of several workloads, by the number of workers."""
+) -> Drawing:
+    """Describe the figure of cost and wire bytes of the settings of several workloads, by workers."""
     numbers = {name: _workers(runs, name) for name in judged}
     judged = {name: judged[name] for name in sorted(judged, key=lambda name: numbers[name])}
     numbers = {name: numbers[name] for name in judged}
@@ -492,7 +458,7 @@ def _workers_figure(
     first, ticks = next(iter(judged.values())).workload, list(numbers.values())
     unit = first.unit_in_words
 
-    def losses(axes: Axes) -> None:
+    def costs(axes: Axes) -> None:
         axes.axhspan(-first.margin, first.margin, color="#EDEDED", zorder=0)
         for place, setting in enumerate(settings):
             aside, look = BESIDE ** (place - len(settings) / 2), _look(setting, place)
@@ -501,7 +467,7 @@ def _workers_figure(
                     continue
                 axes.errorbar(
                     aside * numbers[name], shown.mean, yerr=np.array([shown.bars]).T, **look,
-                    markerfacecolor=look["color"] if shown.n >= MIN_SEEDS else "white",
+                    markerfacecolor=look["color"] if shown.n >= MIN_SEEDS else "white", linestyle="",
                 )  # fmt: skip
                 look = {**look, "label": None}
 
@@ -513,22 +479,26 @@ def _workers_figure(
                 [numbers[name] for name in own], np.divide(means, 1e6), **_look(setting, place)
             )
 
-    return plot.figure(
-        "Loss and bytes by the number of workers, at one global batch",
-        f"{facts.caption(used, scale)}; hollow: fewer than {MIN_SEEDS} seeds; bars: 95 % interval, if there "
-        f"is one; grey: a loss within ±{first.margin:g} {unit}",
-        [
-            panels.panel("loss", losses, x="workers", y=f"loss, {unit}", log="x", xticks=ticks),
+    def parts() -> plot.Panels:
+        return [
+            panels.panel("cost", costs, x="workers", y=f"cost, {unit}", log="x", xticks=ticks),
             panels.panel("wire", sent, x="workers", y="MB a step and worker", log="xy", xticks=ticks),
-        ],
-        size=(5.2, 3.8), legend=len(settings),
-    )  # fmt: skip
+        ]  # fmt: skip
+
+    note = (
+        "The figure has the settings of more than one number of workers. All train with one global batch, "
+        f"the same number of steps and the same rate. Hollow points have fewer than {MIN_SEEDS} seeds. Bars "
+        f"are 95 % intervals, where there is one. The grey band has costs of at most "
+        f"±{first.margin:g} {unit}."
+    )
+    title = "Cost and bytes by the number of workers, at one global batch"
+    return described(title, note, used, scale, parts, size=(5.2, 3.8), legend=len(settings))
 
 
 def _look(setting: str, place: int) -> dict[str, Any]:
     return {
         "color": tradeoff.colour_of(setting), "marker": plot.MARKERS[place % len(plot.MARKERS)],
-        "label": setting, "markersize": 5,
+        "label": name_of(setting), "markersize": 5,
     }  # fmt: skip
 
 
@@ -542,31 +512,53 @@ def _on_gpu(runs: Sequence[Run], name: str) -> bool:
     return any(run.environment.get("device") == "cuda" for run in runs if run.model == name)
 
 
-def _fast_rows(found: pd.DataFrame, name: str) -> list[str]:
-    """The settings of a workload that reach its target in each seed, the fastest first."""
-    own = found[(found["quantity"] == TARGET) & (found["setting"] == SORTED_BY)]
-    own = own[own["row"].str.startswith(f"{name}.")]
-    return list(own.groupby("row")["value"].mean().sort_values(ascending=False).index)
+def _fast_rows(found: pd.DataFrame, judged: Judged) -> list[str]:
+    """The settings of a workload that reach its target in each seed and that no other one of these beats, on
+    one of the networks, in both speed and mean cost; and dense training. The fastest first."""
+    own = found[(found["quantity"] == TARGET) & found["row"].isin(judged.shown)]
+    speeds = own.groupby(["setting", "row"])["value"].mean()
+    kept: set[str] = set()
+    for network in NETWORKS:
+        if network in speeds:
+            of = {
+                str(row): tradeoff.Point(float(x), judged.shown[str(row)])
+                for row, x in speeds[network].items()
+            }
+            kept |= {*tradeoff.front(of), *(row for row in of if row.endswith(f".{DENSE}"))}
+    if SORTED_BY not in speeds:
+        return []
+    ordered = speeds[SORTED_BY].sort_values(ascending=False, kind="stable").index
+    return [str(row) for row in ordered if row in kept]
 
 
 def _speed_figure(
-    found: pd.DataFrame, rows: Mapping[str, Sequence[str]], caption: str, among: str
-) -> Figure:
-    """Speedup over dense training to the target: a panel a workload, settings by networks."""
-    said = (
-        f"{caption}; steps to the target, compute and compression of these runs, network modelled, "
-        f"{among}; settings that reach the target in each seed, mean over the seeds; sorted "
-        f"by {SORTED_BY}"
+    found: pd.DataFrame, rows: Mapping[str, Sequence[str]], runs: Sequence[Run], scale: str, among: str
+) -> Drawing:  # fmt: skip
+    """Describe the figure of the speedup over dense training to the target: a panel a workload, settings by
+    networks."""
+
+    def parts() -> plot.Panels:
+        drawn = []
+        for title, own in rows.items():
+            cells = [
+                [np.mean(frame.of(found, TARGET, row, net)) for net in NETWORKS] for row in own
+            ]
+            heat = panels.heat_map(
+                np.array(cells), [name_of(row.partition(".")[2]) for row in own], list(NETWORKS),
+                lambda _, value: f"{value:.{3 if value >= 100 else 2}g}",
+                lambda value: max(value, 1 / value) > 8, cmap="RdBu", norm=LogNorm(1 / 32, 32),
+            )  # fmt: skip
+            drawn.append(panels.panel(title, heat))
+        return drawn
+
+    note = (
+        f"Cells have the mean over the seeds, sorted by {SORTED_BY}. The steps to the target, compute and "
+        f"compression are those of these runs; the network is modelled, with {among}. The figure has "
+        "training without compression, and of the settings that reach the target in each seed those that no "
+        "other one beats in both speed and mean cost on one of the networks; numbers.csv has them all."
     )
-    drawn = []
-    for title, own in rows.items():
-        cells = [[np.mean(frame.of(found, TARGET, row, net)) for net in NETWORKS] for row in own]
-        heat = panels.heat_map(
-            np.array(cells), [row.partition(".")[2] for row in own], list(NETWORKS),
-            lambda _, value: f"{value:.{3 if value >= 100 else 2}g}",
-            lambda value: max(value, 1 / value) > 8, cmap="RdBu", norm=LogNorm(1 / 32, 32),
-        )  # fmt: skip
-        drawn.append(panels.panel(title, heat))
     most = max(map(len, rows.values()))
-    title = "Modelled time to the target: times as fast as dense"
-    return plot.figure(title, said, drawn, size=(3.8, 1.6 + 0.16 * most), legend=0)
+    return described(
+        "Modelled time to the target: times as fast as training without compression", note, runs, scale,
+        parts, size=(4.4, 1.5 + 0.24 * most), legend=0,
+    )  # fmt: skip

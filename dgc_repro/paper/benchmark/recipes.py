@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
 from dgc_repro.paper import facts, frame, panels
-from dgc_repro.paper.artifact import Artifact, Shown, drawing
+from dgc_repro.paper.artifact import BANDS, Artifact, Shown, drawing
 from dgc_repro.paper.frame import Column, Quantity, pivot
 from dgc_repro.paper.page import Section
 from dgc_repro.paper.records import Run, require_alike
 
 ROWS = ("low", "air", "fashion", "gpt", "char_lstm")
 """Recipes (conf/recipe), in order."""
+LABELS = {
+    "low": "CIFAR-10, recipe low",
+    "air": "CIFAR-10, recipe air",
+    "fashion": "Fashion-MNIST",
+    "gpt": "GPT, characters",
+    "char_lstm": "LSTM, characters",
+}
+"""In the figure."""
 TEXTS = frozenset({"gpt", "char_lstm"})
 """Recipes for texts, which are measured by their loss in nats a token."""
 ACCURACY, LOSS, MINUTES = "test accuracy", "test loss", "core-minutes"
@@ -75,7 +84,12 @@ def _figure(shown: Shown) -> list[panels.Panel]:
     found = []
     for name, label in labels.items():
         if own := [run for run in shown.runs if (run.row in TEXTS) == (name == LOSS)]:
-            curves = panels.curves(own, METRICS[name], shown.looks, x="epoch")
+            looks = {
+                row: replace(look, label=LABELS[row])
+                for row, look in shown.looks.items()
+                if row in {run.row for run in own}
+            }
+            curves = panels.curves(own, METRICS[name], looks, x="epoch")
             found.append(panels.panel("", curves, x="epoch", y=label))
     return found
 
@@ -87,5 +101,13 @@ page = Artifact(
     tables={"Recipes": _table},
     head=lambda shown: [("model", "see the table")],
     alike=("scale.name",),
-    figures={"recipes": drawing("Recipes", _figure, size=(6.4, 3.8), legend=5)},
+    figures={
+        "recipes": drawing(
+            "What each recipe reaches with training without compression",
+            _figure,
+            BANDS,
+            size=(6.4, 3.8),
+            legend=5,
+        )
+    },
 )

@@ -1,13 +1,13 @@
-"""Loss of quality against bytes: the README's picture, with a few named settings in one panel, and the figure
-of a workload, with all settings in a panel for each way to count bytes.
+"""Cost of quality against bytes: the README's picture, with a few named settings, and the figure of a
+workload, with all settings, of which those are named that no other one beats in both.
 
-``headline`` of an artifact in conf/paper/benchmark.yaml has the settings of the README's picture and their
-names.
+``headline`` of an artifact in conf/paper/benchmark.yaml has the settings of the README's picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import panels, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.benchmark.classes import Shown
-from dgc_repro.paper.benchmark.workloads import Workload, artifacts, workloads
+from dgc_repro.paper.benchmark.names import is_of, name_of
+from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts, workloads
+from dgc_repro.paper.page import Drawing
+from dgc_repro.paper.records import Run
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     plot.BLACK: ("dense",),
@@ -37,7 +40,16 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         *("muon", "muloco", "dion"),
     ),
 }
-"""Beginnings of names by colour: uncompressed, casts, quantizers, sparsifiers, low rank, signs, others."""
+"""Methods by colour."""
+KINDS = {
+    plot.BLACK: "uncompressed",
+    plot.PURPLE: "half precision",
+    plot.BLUE: "fewer bits",
+    plot.ORANGE: "sparse",
+    plot.GREEN: "low rank",
+    plot.SKY: "signs",
+    plot.YELLOW: "another optimizer, or local steps",
+}
 
 OTHERS = "#777777"
 STEP_ASIDE = 1.04
@@ -46,8 +58,10 @@ STEP_ASIDE = 1.04
 TICKS = (1, 2, 5, 10, 20, 50, 100, 200)
 """Of the y axis, in margins; it is linear up to two margins."""
 
-FONT_SIZES = (6.5, 5.5, 4.5)
-"""Of the names of all settings: the first with which each has a place."""
+FONT_SIZES = (10.0, 9.0)
+"""Of the names of settings: the first with which each has a place."""
+
+FEWER = "times fewer bytes than without compression"
 
 
 class Headline(NamedTuple):
@@ -58,24 +72,19 @@ class Headline(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A setting: its bytes, or how many times fewer they are, and its loss."""
+    """A setting: how many times fewer bytes it sends than training without compression, and its cost."""
 
-    size: float
-    loss: Shown
+    fewer: float
+    cost: Shown
 
 
 def stated(present: Collection[str]) -> Headline | None:
-    """The headline of the first artifact whose headline's workload is present; None for none."""
+    """Return the headline of the first artifact whose headline's workload is present; None for none."""
     for node in artifacts():
         own = node.get("headline", {})
         if own.get("workload") in present:
-            return Headline(own["workload"], dict(own["names"]))
+            return Headline(own["workload"], {key: name_of(key) for key in own["settings"]})
     return None
-
-
-def is_of(setting: str, method: str) -> bool:
-    """Whether a setting is of a method: ``topk_0.01`` is of ``topk``."""
-    return setting == method or setting.startswith(f"{method}_")
 
 
 def colour_of(setting: str) -> str:
@@ -90,133 +99,166 @@ def colour_of(setting: str) -> str:
 
 
 def front(points: Mapping[str, Point]) -> list[str]:
-    """The settings that no other one beats in both bytes (fewer) and mean loss, fewest bytes first."""
+    """Return the settings that no other one beats in both bytes (fewer) and mean cost, fewest bytes first."""
     found: list[str] = []
-    ordered = sorted(points, key=lambda key: (points[key].size, points[key].loss.mean))
+    ordered = sorted(points, key=lambda key: (-points[key].fewer, points[key].cost.mean))
     for key in ordered:
-        if not found or points[key].loss.mean < points[found[-1]].loss.mean:
+        if not found or points[key].cost.mean < points[found[-1]].cost.mean:
             found.append(key)
     return found
 
 
-def picture(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
-    """Draw the settings of ``points`` (times fewer bytes). ``caption``: scale, model, data, n. Raises
-    UserError where the names do not fit."""
+def picture(own: Headline, points: Mapping[str, Point], runs: Sequence[Run], scale: str) -> Drawing:
+    """Describe the figure of the settings of ``points``. Drawing it raises UserError where the names do not
+    fit."""
     workload = workloads()[own.workload]
-    lost = ", ".join(own.names[key] for key in points if not _is_drawn(points[key]))
-    said = f"{caption}; {_bars(workload)}"
-    said += f"; diverged in a seed: {lost}" if lost else ""
-    panel = _panel(
-        "", points, workload, x="payload: times fewer bytes than without compression", unit="x"
-    )
     title = f"What fewer bytes cost: {workload.title}"
-    drawing = plot.figure(title, said, [panel], legend=0, size=(7.6, 4.6))
-    if not _name(drawing.axes[0], points, own.names, 10):
-        raise UserError("headline: no place for a name in the figure; list fewer settings")
-    return drawing
+
+    def draw() -> Figure:
+        panel = _panel("", points, workload, x=f"payload: {FEWER}")
+        said = facts.line(runs, scale)
+        drawing = plot.figure(title, said, [panel], legend=0, size=(7.6, 4.6))
+        if not _name(drawing.axes[0], points, own.names, 10.5):
+            raise UserError("headline: no place for a name in the figure; list fewer settings")
+        return drawing
+
+    note = "Bars are 95 % intervals, where there is one."
+    return Drawing(title, f"{note} {_note(workload, points)} {facts.caption(runs, scale)}", draw)
 
 
-def figure(workload: Workload, several: Mapping[str, Mapping[str, Point]], caption: str) -> Figure:
-    """Draw all settings of a workload: a panel for each way to count bytes (``several``: by its title, the
-    points by setting), with the Pareto front of the means."""
-    first = next(iter(several.values()))
-    lost = ", ".join(key for key, point in first.items() if not _is_drawn(point))
-    said = f"{caption}; {_bars(workload)}; line: settings that no other one beats in bytes and in mean loss"
-    said += f"; diverged in a seed: {lost}" if lost else ""
-    drawn = [
-        _panel(title, _in_kb(points), workload, x="kB a step and worker", with_front=True)
-        for title, points in several.items()
-    ]
-    drawing = plot.figure(
-        f"Loss of quality against bytes: {workload.title}", said, drawn,
-        columns=2, size=(7.4, 5.4), legend=0,
-    )  # fmt: skip
-    for axes, (title, points) in zip(drawing.axes, several.items(), strict=True):
-        names = {key: key for key in points}
-        if not any(_name(axes, _in_kb(points), names, size) for size in FONT_SIZES):
-            axes.set_title(f"{title} (no place for the names)", loc="left", fontweight="bold")
-    return drawing
+def figure(
+    workload: Workload, several: Mapping[str, Mapping[str, Point]], runs: Sequence[Run], scale: str
+) -> Drawing:
+    """Describe the figure of all settings of a workload: a panel for each way to count bytes (``several``: by
+    its title, the points by setting), with the Pareto front of the means."""
+    title = f"What fewer bytes cost: {workload.title}, all settings"
+
+    def draw() -> Figure:
+        kinds = {colour_of(key) for key in next(iter(several.values()))}
+        drawn = [
+            _panel(name, points, workload, x=FEWER, named=_named(points), kinds=kinds)
+            for name, points in several.items()
+        ]
+        said = facts.line(runs, scale)
+        drawing = plot.figure(title, said, drawn, columns=2, size=(6.6, 5.2), legend=7)
+        for axes, (name, points) in zip(drawing.axes, several.items(), strict=True):
+            names = {key: name_of(key) for key in _named(points)}
+            line = _steps(points)
+            if not any(_name(axes, points, names, size, line) for size in FONT_SIZES):
+                what = f"{name} (no place for the names)"
+                axes.set_title(plot.literal(what), loc="left", fontweight="bold")
+        return drawing
+
+    note = (
+        "The named settings are those that no other setting beats in both bytes and mean cost, and training "
+        "without compression. Their bars are 95 % intervals, where there is one; a setting within a bar may "
+        "belong to them too. Pale points are the other settings."
+    )
+    said = _note(workload, next(iter(several.values())))
+    return Drawing(title, f"{note} {said} {facts.caption(runs, scale)}", draw)
 
 
-def _in_kb(points: Mapping[str, Point]) -> dict[str, Point]:
-    return {key: point._replace(size=point.size / 1e3) for key, point in points.items()}
+def _named(points: Mapping[str, Point]) -> list[str]:
+    """The front and training without compression."""
+    drawn = {key: point for key, point in points.items() if _is_drawn(point)}
+    return list(dict.fromkeys([*front(drawn), *([DENSE] if DENSE in drawn else [])]))
 
 
 def _is_drawn(point: Point) -> bool:
-    return bool(np.isfinite(point.loss.mean) and np.isfinite(point.size) and point.size > 0)
+    return bool(np.isfinite(point.cost.mean) and np.isfinite(point.fewer) and point.fewer > 0)
 
 
-def _bars(workload: Workload) -> str:
+def _note(workload: Workload, points: Mapping[str, Point]) -> str:
+    lost = ", ".join(name_of(key) for key, point in points.items() if not _is_drawn(point))
     return (
-        "bars: 95 % interval of the loss, if there is one; grey: a loss within "
-        f"±{workload.margin:g} {workload.unit_in_words}; equal bytes side by side; loss: linear to "
-        f"±{2 * workload.margin:g}, then logarithmic"
-    )
+        f"The grey band has costs of at most ±{workload.margin:g} {workload.unit_in_words}. The axis of the "
+        f"cost is linear to ±{2 * workload.margin:g} and logarithmic beyond. Settings of equal bytes are "
+        "drawn side by side."
+    ) + (f" Training diverged in a seed: {lost}." if lost else "")
 
 
 def _aside(points: Mapping[str, Point]) -> dict[str, Point]:
-    """The points that are drawn, fewest bytes first; those of equal bytes moved apart."""
+    """The points that are drawn, most bytes first; those of equal bytes moved apart."""
     drawn: dict[str, Point] = {}
     last = 0.0
-    for key, point in sorted(points.items(), key=lambda item: item[1].size):
+    for key, point in sorted(points.items(), key=lambda item: item[1].fewer):
         if _is_drawn(point):
-            last = max(point.size, STEP_ASIDE * last)
-            drawn[key] = point._replace(size=last)
+            last = max(point.fewer, STEP_ASIDE * last)
+            drawn[key] = point._replace(fewer=last)
     return drawn
 
 
 def _panel(
-    title: str, points: Mapping[str, Point], workload: Workload, *, x: str, unit: str = "",
-    with_front: bool = False,
+    title: str, points: Mapping[str, Point], workload: Workload, *, x: str,
+    named: Collection[str] | None = None, kinds: Collection[str] = (),
 ) -> panels.Panel:  # fmt: skip
+    """A panel of points. ``named``: those with bars, where others are pale, and a line through the front.
+    ``kinds``: colours for the legend."""
     drawn, margin = _aside(points), workload.margin
 
     def draw(axes: Axes) -> None:
         axes.axhspan(-margin, margin, color="#EDEDED", zorder=0)
-        if with_front and drawn:
-            best = front({key: points[key] for key in drawn})
-            where = [(drawn[key].size, drawn[key].loss.mean) for key in best]
-            axes.step(
-                *zip(*where, strict=True), where="post", color="#999999", linewidth=1, zorder=1
-            )
-        for key, (size, loss) in drawn.items():
-            bars = [[bar] for bar in loss.bars]
-            axes.errorbar(
-                size,
-                loss.mean,
-                yerr=bars,
-                fmt="o",
-                color=colour_of(key),
-                markersize=4,
-                elinewidth=1,
-            )
+        if named is not None and drawn:
+            axes.plot(*zip(*_steps(points), strict=True), color="#999999", linewidth=1, zorder=1)
+        for key, (fewer, cost) in drawn.items():
+            colour = colour_of(key)
+            if named is None or key in named:
+                axes.errorbar(
+                    fewer, cost.mean, yerr=[[bar] for bar in cost.bars], fmt="o", color=colour,
+                    markersize=5, elinewidth=1,
+                )  # fmt: skip
+            else:
+                axes.plot(fewer, cost.mean, "o", color=colour, markersize=4, alpha=0.4, zorder=1)
+        for colour, kind in KINDS.items():
+            if colour in kinds:
+                axes.plot([], [], "o", color=colour, label=kind)
         axes.margins(x=0.12)
         axes.set_yscale("symlog", linthresh=2 * margin)
-        low, high = _ends(drawn.values(), margin)
+        shown = [
+            cost if named is None or key in named else cost.without_bars
+            for key, (_, cost) in drawn.items()
+        ]
+        low, high = _ends(shown, margin)
         axes.set_ylim(1.25 * low, 1.25 * high)
         plot.plain_ticks(
             axes.yaxis, [0.0, *(sign * margin * step for step in TICKS for sign in (-1, 1))]
         )
 
-    label = f"loss of quality, {workload.unit_in_words} (lower is better)"
-    return panels.panel(title, draw, x=x, y=label, log="x", unit=unit)
+    label = f"cost, {workload.unit_in_words} (lower is better)"
+    return panels.panel(title, draw, x=x, y=label, log="x", unit="x")
 
 
-def _ends(points: Iterable[Point], margin: float) -> tuple[float, float]:
-    """The least and the largest loss of the bars, at least two margins from 0."""
-    ends = [end for _, loss in points for end in (loss.low, loss.high)]
+def _ends(costs: Iterable[Shown], margin: float) -> tuple[float, float]:
+    """The least and the largest cost of the bars, at least two margins from 0."""
+    ends = [end for cost in costs for end in (cost.low, cost.high)]
     return min([*ends, -2 * margin]), max([*ends, 2 * margin])
 
 
-def _name(
-    axes: Axes, points: Mapping[str, Point], names: Mapping[str, str], fontsize: float
-) -> bool:
-    """Write the settings' names; whether they have places."""
+def _steps(points: Mapping[str, Point]) -> list[tuple[float, float]]:
+    """The corners of the line through the front."""
     drawn = _aside(points)
+    where = [
+        (drawn[key].fewer, drawn[key].cost.mean)
+        for key in front({key: points[key] for key in drawn})
+    ]
+    corners = ([(after[0], here[1]), after] for here, after in itertools.pairwise(where))
+    return [*where[:1], *itertools.chain.from_iterable(corners)]
+
+
+def _name(
+    axes: Axes, points: Mapping[str, Point], names: Mapping[str, str], fontsize: float,
+    line: Sequence[tuple[float, float]] = (),
+) -> bool:  # fmt: skip
+    """Write the names of settings; whether they have places."""
+    drawn = _aside(points)
+    where = {key: (point.fewer, point.cost.mean) for key, point in drawn.items()}
+    named = [key for key in drawn if key in names]
     return plot.name_points(
         axes,
-        {names[key]: (point.size, point.loss.mean) for key, point in drawn.items()},
-        {names[key]: colour_of(key) for key in drawn},
-        {names[key]: (0.0, max(point.loss.bars)) for key, point in drawn.items()},
+        {names[key]: where[key] for key in named},
+        {names[key]: colour_of(key) for key in named},
+        {names[key]: (0.0, max(drawn[key].cost.bars)) for key in named},
+        [where[key] for key in drawn if key not in names],
+        line,
         fontsize=fontsize,
     )

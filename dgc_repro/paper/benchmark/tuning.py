@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
 from dgc_repro.paper.records import Run
 
@@ -38,7 +39,7 @@ def every_rate(runs: Sequence[Run], name: str) -> pd.DataFrame:
             lines.append(
                 {
                     "workload": workloads()[name].title,
-                    "setting": setting,
+                    "setting": name_of(setting),
                     "learning rate": f"{rate:g}",
                     "used": "" if TUNES in own[0].method else "yes",
                     "n": str(len(own)),
@@ -70,7 +71,7 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
         lines.append(
             {
                 "workload": workload.title,
-                "setting": setting,
+                "setting": name_of(setting),
                 "rates": str(len(rates)),
                 "best rate": f"{best[setting]:g}"
                 + (", the last of those tried" if is_edge else ""),

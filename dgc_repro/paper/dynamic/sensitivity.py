@@ -143,7 +143,7 @@ def _figure(shown: Shown) -> list[panels.Panel]:
     return [
         panels.panel(
             "", panels.rule("x", 0), panels.rule("x", GAP, linestyle=":"), dots,
-            lambda axes: axes.invert_yaxis(), x="points under dense (paired by seed)",
+            lambda axes: axes.invert_yaxis(), x="cost, points of accuracy (paired by seed)",
             yticks={place: look.label for place, look in enumerate(looks)},
             otherwise="no runs with a dense run of the same seed",
         )
@@ -164,10 +164,11 @@ ARTIFACT = Artifact(
     ),
     figures={
         "sensitivity": drawing(
-            "Final test accuracy by quantizer",
+            "What quantizers cost in final accuracy",
             _figure,
-            "; large: mean, hollow with error feedback (EF); bars: 95 % interval (from "
-            f"{MIN_SEEDS} seeds on); small: seeds; dotted: the paper's static 8-bit",
+            "The cost is the accuracy of dense training less that of the setting with the same seed. Large "
+            "points are means, hollow with error feedback (EF); small points are seeds. Bars are 95 % "
+            f"intervals, from {MIN_SEEDS} seeds on. The dotted line is static 8-bit in the paper.",
             legend=0,
             size=(7.0, 5.4),
         )

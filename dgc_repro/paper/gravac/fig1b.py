@@ -92,6 +92,12 @@ page = g.page(
         )
     },
     figures={
-        "fig1b": drawing("GraVAC, figure 1b: variance of the gradient", _panels, size=(7.2, 3.6))
+        "fig1b": drawing(
+            "GraVAC, figure 1b: variance of the gradient",
+            _panels,
+            "The variance is the mean over the workers of the squared norm of their gradient, less the "
+            "squared norm of the mean gradient.",
+            size=(7.2, 3.6),
+        )
     },
 )

@@ -37,6 +37,7 @@ from dgc_repro.paper.gravac import training as g
 from dgc_repro.paper.page import Section, Template
 from dgc_repro.paper.records import Run
 
+NOTE = "Each bar has the colour of its line, and is hatched where the line is dashed."
 WORDS = Template.read(__file__)
 EVEN, SIMILAR, NEARLY_ALL, MOSTLY = (0.25, 0.75), 2.0, 0.95, 0.5
 """Ours but the last: two factors are even if each has such a share; densities are similar if none is twice
@@ -253,7 +254,7 @@ def _artifact(number: int, of: Figure) -> SimpleNamespace:
     }
     final, drawn = g.FINAL[of.model], partial(_panels, methods=of.methods)
     layout: dict[str, Any] = {"columns": 2, "size": (5.0, 3.6), "legend": 3}
-    figure = drawing(f"GraVAC, figure {number}: compression factors", drawn, **layout)
+    figure = drawing(f"GraVAC, figure {number}: {of.about}", drawn, NOTE, **layout)
     page = g.page(
         __file__,
         (DENSE, *of.methods, *of.others),

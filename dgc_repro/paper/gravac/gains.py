@@ -10,7 +10,7 @@ import math
 from functools import partial
 
 from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Shown, drawing
+from dgc_repro.paper.artifact import BANDS, Shown, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, Quantity, of, seeds
 from dgc_repro.paper.gravac import DENSE, FACTORS, RESNET101, row_id
@@ -82,7 +82,8 @@ def _panels(shown: Shown) -> list[panels.Panel]:
     return [*map(bars, GAIN), *curves]
 
 
-TITLE = f"GraVAC's two gains: Top-k at 10x, 100x and 1000x (line: eps {EPS:g}; whiskers: 95 % intervals)"
+TITLE = "GraVAC's two gains, while Top-k trains at 10x, 100x and 1000x"
+NOTE = f"The line across the gains is eps {EPS:g}. Whiskers are 95 % intervals. {BANDS}"
 page = g.page(
     __file__,
     (DENSE, *METHODS.values()),
@@ -98,5 +99,5 @@ page = g.page(
     },
     choices=g.POLICY_CHOICES,
     said={"eps": EPS},
-    figures={"gains": drawing(TITLE, _panels, size=(4.2, 3.4))},
+    figures={"gains": drawing(TITLE, _panels, NOTE, size=(4.2, 3.4))},
 )

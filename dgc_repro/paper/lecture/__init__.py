@@ -15,6 +15,7 @@ from dgc_repro.paper.artifact import Shown, looks_of
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.frame import Column, Values, number, pivot
 from dgc_repro.paper.page import Section
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 
 PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "lecture")
@@ -50,14 +51,16 @@ def by_setting(frame: pd.DataFrame, quantity: str, row: str) -> dict[float, list
 
 
 def by_number(
-    shown: Shown, quantity: str, rows: Mapping[str, str], title: str = "", **axes: Any
+    shown: Shown, quantity: str, rows: Mapping[str, str | Look], title: str = "", **axes: Any
 ) -> panels.Panel:
     """A panel with a line for each row: mean and standard deviation by its settings that are numbers."""
     lines = [
         panels.series(by_setting(shown.frame, quantity, row), spread=True, **look.line)
         for row, look in looks_of(rows).items()
     ]
-    return panels.panel(title, *lines, y=quantity, **axes)
+    own = shown.frame[shown.frame["quantity"] == quantity]
+    is_percent = set(own["unit"]) == {"%"}
+    return panels.panel(title, *lines, y=f"{quantity} (%)" if is_percent else quantity, **axes)
 
 
 def line_for_each(

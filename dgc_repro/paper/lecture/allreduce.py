@@ -20,7 +20,15 @@ ALGORITHMS = {"ring": "ring", "tree": "tree", "halving_doubling": "halving-doubl
 ONE_LEVEL = [f"ethernet_{rate}" for rate in ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")]
 TWO_LEVELS = "gcp_v100_32"
 """Networks (conf/network) of one level, and one with nodes that share a link."""
-ROWS = {f"{n}.{a}": f"{n}: {a}" for n in (*ONE_LEVEL, TWO_LEVELS) for a in ALGORITHMS}
+CALLED = {
+    **{
+        name: f"Ethernet, {rate} Gbit/s"
+        for name, rate in zip(ONE_LEVEL, (0.1, 1, 10, 25, 100), strict=True)
+    },
+    TWO_LEVELS: "nodes of 4 V100",
+}
+"""The networks in words."""
+ROWS = {f"{n}.{a}": f"{CALLED[n]}: {ALGORITHMS[a]}" for n in CALLED for a in ALGORITHMS}
 TIME, CROSSOVER = "time of an allreduce", "message size from which a ring is as fast"
 SIZES = [(16, 1000), (16, 1_000_000), (16, 100_000_000), (24, 100_000_000), (256, 100_000_000)]
 """Workers and bytes of the table; 24 is no power of two. Ours."""
@@ -64,7 +72,10 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _head(shown: Shown) -> list[tuple[str, str]]:
     networks = shown.runs[0].config["study"]["networks"].items()
-    described = [f"{name}: {of['rate']}, {of['latency']} ({of['source']})" for name, of in networks]
+    described = [
+        f"{CALLED.get(name, name)}: {of['rate']}, {of['latency']} ({of['source']})"
+        for name, of in networks
+    ]
     return [("seconds", "all modelled (network/cost.py)"), ("networks", "; ".join(described))]
 
 
@@ -77,7 +88,7 @@ def _panel(shown: Shown, network: str, workers: int) -> panels.Panel:
         panels.means(of[of["algorithm"] == name], "bytes", "seconds", **look.line)
         for name, look in looks_of(ALGORITHMS).items()
     ]
-    title, x = f"{network}, {workers} workers", "message size (bytes)"
+    title, x = f"{CALLED[network]}; {workers} workers", "message size (bytes)"
     return panels.panel(title, *drawn, x=x, y="modelled time (s)", log="xy")
 
 
@@ -91,7 +102,7 @@ page = Artifact(
     numbers=numbers,
     tables={
         "Message size from which a ring is at least as fast": Rows(
-            {row: label for row, label in ROWS.items() if not label.endswith("ring")},
+            {row: label for row, label in ROWS.items() if not row.endswith(".ring")},
             [Column(f"N = {n}", CROSSOVER, crossing, f"{n} workers") for n in CROSSOVER_WORKERS],
             "than",
         ),
@@ -104,9 +115,9 @@ page = Artifact(
     claims=(WORDS.claim("nodes", _nodes, ours=True, at=_nodes.setting),),
     figures={
         "allreduce": drawing(
-            "Ring, tree and halving-doubling allreduce",
+            "Ring, tree and halving-doubling allreduce, modelled",
             lambda shown: [_panel(shown, *of) for of in SHOWN],
-            ", modelled (network/cost.py), nothing measured",
+            "All times are modelled (network/cost.py); nothing was measured.",
         )
     },
     head=_head,

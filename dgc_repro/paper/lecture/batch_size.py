@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import optimize
 
 from dgc_repro.paper import facts, panels, plot
-from dgc_repro.paper.artifact import Artifact, Rows, drawing
+from dgc_repro.paper.artifact import BARS, Artifact, Rows, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, of, seeds, times
 from dgc_repro.paper.lecture import by_setting, line_for_each
@@ -166,9 +166,9 @@ page = Artifact(
     claims=tuple(_claims()),
     figures={
         "batch_size": drawing(
-            "Steps to a target against batch size (learning rate tuned for each batch size)",
+            "Steps to a target against batch size",
             lambda shown: [_panel(shown.frame, workload) for workload in WORKLOADS],
-            "; mean over seeds, bars: standard deviation",
+            f"The learning rate is tuned for each batch size. {BARS}",
             legend=3,
         )
     },

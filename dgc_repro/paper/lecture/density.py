@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 
 from dgc_repro.paper import facts
-from dgc_repro.paper.artifact import Artifact, Rows, drawing
+from dgc_repro.paper.artifact import BARS, Artifact, Rows, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent, times
 from dgc_repro.paper.lecture import by_number, first, study_of
@@ -110,7 +110,7 @@ page = Artifact(
                 )
                 for f in FACTORS
             ],
-            "; mean over seeds, bars: standard deviation",
+            BARS,
         )
     },
     said=lambda shown: {

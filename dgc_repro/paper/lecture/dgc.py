@@ -32,6 +32,8 @@ LABELS = {
     DEEPSPEECH: "5-layer GRU of DeepSpeech's size",
     LSTM: "2-layer LSTM, 1500 wide, tied",
 }
+SHORT = ("ResNet-50", "DeepSpeech", "LSTM on PTB")
+"""In the figure."""
 RANGE = (270, 600)
 """The text: DGC compresses 270 to 600 times."""
 CODINGS = {"int32": "4-byte places", "auto": "2-byte distances"}
@@ -82,8 +84,8 @@ def _bars(shown: Shown) -> list[panels.Panel]:
         label: [of(shown.frame, RATIO, row, c)[0] for row in LABELS] for c, label in CODINGS.items()
     }
     heights["printed"] = [KNOWN[row, RATIO] for row in LABELS]
-    bars = panels.bars(list(LABELS), heights, looks_of({name: name for name in heights}), "%.0f")
-    return [panels.panel("gradient / payload", bars, y="compression ratio")]
+    bars = panels.bars(SHORT, heights, looks_of({name: name for name in heights}), "%.0f")
+    return [panels.panel("", bars, y="bytes of the gradient over the payload")]
 
 
 page = Artifact(
@@ -102,7 +104,11 @@ page = Artifact(
     },
     claims=CLAIMS,
     figures={
-        "dgc": drawing("DGC: payload ratio at a density of 0.1 %", _bars, ", nothing trained")
+        "dgc": drawing(
+            "DGC: payload ratio at a density of 0.1 %",
+            _bars,
+            "Nothing was trained: payloads are counted.",
+        )
     },
     notes=WORDS.notes,
     alike=(),

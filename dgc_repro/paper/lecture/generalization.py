@@ -174,7 +174,7 @@ page = Artifact(
         "generalization": drawing(
             "Generalization measures against the generalization gap",
             _dots,
-            "; mean over seeds",
+            "Points are means over the seeds.",
             size=(7.0, 6.0),
             legend=0,
         )

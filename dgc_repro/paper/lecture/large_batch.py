@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from dgc_repro.paper.artifact import Artifact, drawing
+from dgc_repro.paper.artifact import BARS, Artifact, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, longer, seeds
 from dgc_repro.paper.lecture import by_number, line_for_each
@@ -87,9 +87,9 @@ page = Artifact(
     claims=tuple(_claims()),
     figures={
         "large_batch": drawing(
-            "Test accuracy against batch size (learning rate tuned for each point)",
+            "Test accuracy against batch size",
             lambda shown: [by_number(shown, ACCURACY, OPTIMIZERS, x="batch size", log="x")],
-            "; mean over seeds, bars: standard deviation",
+            f"The learning rate is tuned for each point. {BARS}",
         )
     },
     said=lambda shown: {"epochs": shown.runs[0].setting("train.epochs")},

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from dgc_repro.paper.artifact import Artifact, drawing
+from dgc_repro.paper.artifact import BARS, Artifact, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, seeds, times
 from dgc_repro.paper.lecture import batch_size, by_number, first, line_for_each
@@ -132,7 +132,7 @@ page = Artifact(
                 )
                 for w in WORKLOADS
             ],
-            "; mean over seeds, bars: standard deviation",
+            BARS,
             legend=3,
         )
     },

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing
+from dgc_repro.paper import panels, plot
+from dgc_repro.paper.artifact import BARS, Artifact, Rows, Shown, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent
 from dgc_repro.paper.lecture import by_number, study_of
 from dgc_repro.paper.page import Template
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
 WORDS = Template.read(__file__)
@@ -66,7 +67,13 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _panels(shown: Shown) -> Iterator[panels.Panel]:
     """The spectrum after the last step, and the energy kept by rank."""
-    spectra = {f"{kind}, spectrum": label for kind, label in KINDS.items()}
+    # Colours that the lines of the other panels do not have.
+    spectra = {
+        f"{kind}, spectrum": Look(label, colour, marker)
+        for (kind, label), colour, marker in zip(
+            KINDS.items(), (plot.BLACK, plot.PURPLE), "oD", strict=True
+        )
+    }
     yield by_number(shown, SPECTRUM, spectra, "mean over matrices", x="singular value", log="y")
     for kind, label in KINDS.items():
         rows = {f"{kind}, {start}": name for start, name in STARTS.items()}
@@ -87,7 +94,7 @@ page = Artifact(
         "lowrank": drawing(
             "PowerSGD: rank of gradients, warm and cold start",
             lambda shown: list(_panels(shown)),
-            "; mean over seeds, bars: standard deviation",
+            BARS,
             legend=3,
         )
     },

@@ -6,7 +6,7 @@ data-parallel distributed training of speech DNNs", Interspeech 2014.
 
 from __future__ import annotations
 
-from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact, drawing
+from dgc_repro.paper.artifact import ACCURACY, BANDS, LESS, Artifact, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, Quantity, seeds, times
 from dgc_repro.paper.page import Template
@@ -46,7 +46,7 @@ page = Artifact(
                 ),
                 panel(TEST, shown.curves("test/accuracy_percent"), x="step", y="test accuracy (%)"),
             ],
-            "; mean over seeds, band: one standard deviation",
+            BANDS,
             columns=2,
         )
     },

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from dgc_repro.paper import facts
-from dgc_repro.paper.artifact import LESS, PERPLEXITY, Artifact, drawing
+from dgc_repro.paper.artifact import BANDS, LESS, PERPLEXITY, Artifact, drawing
 from dgc_repro.paper.claims import Check, near, printed_table
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, seeds, times
 from dgc_repro.paper.page import Template
@@ -83,7 +83,7 @@ page = Artifact(
             lambda shown: [
                 panel("", shown.curves("test/perplexity", "epoch"), x="epoch", y=TEST, log="y")
             ],
-            "; mean over seeds, band: one standard deviation",
+            BANDS,
         )
     },
     said=lambda _: {"printed": f"{RATIO:.0f}x"},

@@ -7,7 +7,7 @@ arXiv:2103.03936. The claims are those of its abstract. It prints no comparison 
 from __future__ import annotations
 
 from dgc_repro.paper import facts
-from dgc_repro.paper.artifact import ACCURACY, Artifact, drawing
+from dgc_repro.paper.artifact import ACCURACY, BANDS, Artifact, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, count, seeds
 from dgc_repro.paper.page import Template
@@ -57,6 +57,7 @@ page = Artifact(
                 panel("", shown.curves("test/accuracy_percent", x), x=label, y="test accuracy (%)")
                 for x, label in (("epoch", "epoch"), ("comm/payload_bytes", "payload sent (bytes)"))
             ],
+            BANDS,
         )
     },
     # The model differs in ``model.low_rank``.

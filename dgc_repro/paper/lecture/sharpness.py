@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dgc_repro.paper import panels
-from dgc_repro.paper.artifact import Artifact, Shown, drawing, looks_of
+from dgc_repro.paper.artifact import BARS, Artifact, Shown, drawing, looks_of
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, longer, of, relative, seeds
 from dgc_repro.paper.lecture import first
@@ -60,8 +60,8 @@ def _ratios(shown: Shown) -> list[panels.Panel]:
         share = relative(shown.frame, name, SMALLEST, name=name)
         values = {float(batch): of(share, name, f"cnn.b{batch}") for batch in BATCHES}
         lines.append(panels.series(values, spread=True, **look.line))
-    title = "Sharpness over that of the smallest batch"
-    return [panels.panel(title, *lines, x="batch size", y="ratio", log="xy")]
+    y = "sharpness / smallest batch's"
+    return [panels.panel("", *lines, x="batch size", y=y, log="xy")]
 
 
 page = Artifact(
@@ -89,8 +89,9 @@ page = Artifact(
         "sharpness": drawing(
             "Sharpness against batch size, at equal training cross-entropy",
             _ratios,
-            "; mean over seeds, bars: standard deviation",
-            legend=1,
+            BARS,
+            size=(6.4, 4.4),
+            legend=2,
         )
     },
     head=lambda shown: [

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from dgc_repro.paper.artifact import Artifact, drawing
+from dgc_repro.paper.artifact import BARS, Artifact, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, join, lines, longer, percent
 from dgc_repro.paper.lecture import by_number, exact, line_for_each, study_of
@@ -102,6 +102,7 @@ page = Artifact(
             lambda shown: [
                 by_number(shown, name, LAWS, x="workers K", log="x") for name in (SLOWEST, LOST)
             ],
+            BARS,
         )
     },
     said=lambda shown: shown.runs[0].config["study"],

@@ -1,0 +1,136 @@
+"""Figures can be shown in a talk: two lines above the axes, letters of 9 points, names that people say, and
+nothing cut off. The page has the rest as a caption."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from dgc_repro.paper import panels, plot, pool
+from dgc_repro.paper.page import PAGE_FILE, Drawing, Page, markdown
+from dgc_repro.paper.publish import artifacts_in, page_of
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+PAGES = [
+    folder for file in sorted(RESULTS.rglob(pool.RUNS_FILE)) for folder in artifacts_in(file.parent)
+]
+LEAST_POINTS = 9.0
+ROW_ID = re.compile(r"[a-z0-9]_[A-Za-z0-9]|\b[a-z]\w*\.[a-z]")
+"""Names of rows and of config keys: ``topk_0.01``, ``low.dense``."""
+IMAGE = re.compile(r"^!\[(.*)\]\((.*)\.png\)\n\n(.*)$", re.MULTILINE)
+NOT_OF_ROWS = ("Verdicts", "Where the paper is silent")
+"""Sections whose first column is no row: ids of claims, config keys."""
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Every text that is drawn: not those of hidden axes and of ticks outside the view."""
+    hidden: list[Text] = []
+    for axes in figure.axes:
+        hidden += [] if axes.axison else axes.findobj(Text)
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+                if not low <= tick.get_loc() <= high:
+                    hidden += [tick.label1, tick.label2]
+    return [
+        text
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and text not in hidden
+    ]
+
+
+def require_fit_for_a_talk(figure: Figure) -> None:
+    with plot.style():
+        figure.draw_without_rendering()
+        heading = figure.get_suptitle().splitlines()
+        assert len(heading) <= 2
+        assert not any(line.endswith("...") for line in heading), heading
+        drawn = [axes for axes in figure.axes if axes.axison]
+        titles = [axes.get_title(loc="left") for axes in drawn]
+        assert not any("\n" in title for title in titles)
+        assert len(drawn) > 1 or titles == [""]
+        canvas = figure.bbox.padded(1)
+        for text in texts(figure):
+            said, box = text.get_text(), text.get_window_extent()
+            assert text.get_fontsize() >= LEAST_POINTS, said
+            assert not ROW_ID.search(said), said
+            assert canvas.contains(*box.min), said
+            assert canvas.contains(*box.max), said
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            assert canvas.contains(*box.min)
+            assert canvas.contains(*box.max)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+def test_a_published_figure_is_fit_for_a_talk(folder: Path) -> None:
+    page = page_of(folder)
+    for name, described in page.figures.items():
+        figure = described()
+        assert figure.get_suptitle().splitlines()[0] == plot.literal(described.title), name
+        require_fit_for_a_talk(figure)
+
+
+@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+def test_each_figure_of_a_published_page_has_words_and_a_caption_under_it(folder: Path) -> None:
+    text = (folder / PAGE_FILE).read_text("utf-8")
+    found = IMAGE.findall(text)
+    assert {name for _, name, _ in found} == {path.stem for path in folder.glob("*.png")}
+    for words, name, caption in found:
+        assert words != name
+        assert re.fullmatch(r"\*[A-Z][^*]*\.\*", caption), caption
+        assert "educed scale: " in caption or "aper scale" in caption
+
+
+@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+def test_no_table_of_a_published_page_calls_a_row_by_its_id(folder: Path) -> None:
+    text = (folder / PAGE_FILE).read_text("utf-8")
+    sections = [part for part in text.split("\n## ") if not part.startswith(NOT_OF_ROWS)]
+    first = [line.split("|")[1] for part in sections for line in re.findall(r"^\|.*", part, re.M)]
+    others = {"char_lstm"}  # what `recipe=` takes
+    assert [cell for cell in first if ROW_ID.search(cell) and cell.strip() not in others] == []
+
+
+def a_figure(title: str, facts: list[str], labels: list[str], legend: int = 4) -> Figure:
+    drawn = [panels.lines([([1, 2], [1, 2])], label) for label in labels]
+    return plot.figure(title, facts, [panels.panel("", *drawn, x="bytes")], legend=legend)
+
+
+def test_facts_that_do_not_fit_their_line_are_left_out_from_the_end() -> None:
+    facts = ["reduced scale: small", "n = 3", 60 * "data ", "4 workers"]
+    assert a_figure("A figure", facts, ["a"]).get_suptitle() == (
+        "A figure\nreduced scale: small; n = 3"
+    )
+    assert a_figure("A figure", ["n = 3"], ["a"]).get_suptitle() == "A figure\nn = 3"
+    assert a_figure("A figure", [], ["a"]).get_suptitle() == "A figure"
+
+
+def test_a_title_of_any_length_is_one_line_inside_the_canvas() -> None:
+    figure = a_figure(40 * "words of a $title$ ", ["n = 3"], ["a"])
+    title, facts = figure.get_suptitle().splitlines()
+    assert title.endswith(" ...")
+    assert facts == "n = 3"
+    figure.draw_without_rendering()
+    (drawn,) = [text for text in figure.findobj(Text) if "words" in text.get_text()]
+    assert drawn.get_window_extent().x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("letters", [5, 40, 70, 400])
+def test_a_legend_stays_inside_the_canvas_whatever_its_names(letters: int) -> None:
+    labels = [f"{'row ' * (letters // 4)}{place}" for place in range(5)]
+    require_fit_for_a_talk(a_figure("A figure", ["n = 3"], labels))
+
+
+def test_a_caption_of_a_strangers_record_is_plain_text() -> None:
+    said = "A * star, a [link](x) and\na line."
+    page = Page("A page", "quick", [], [], [], [], None, figures={  # type: ignore[arg-type]
+        "one": Drawing("A <b>title</b>", said, lambda: a_figure("t", [], ["a"]))
+    })  # fmt: skip
+    (words, name, caption) = IMAGE.findall(markdown(page))[0]
+    assert (words, name) == ("A &#60;b&#62;title&#60;/b&#62;", "one")
+    assert caption == "*A &#42; star, a &#91;link&#93;(x) and a line.*"
