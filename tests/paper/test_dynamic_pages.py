@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from synthetic import ROWS, quantizer, words, write_run
 
-from dgc_repro.paper.dynamic import NONE, STATIC, sensitivity, table1
+from dgc_repro.paper.dynamic import LOOKS, NONE, STATIC, sensitivity, table1
 from dgc_repro.paper.page import markdown, show
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.paper.verdict import values
@@ -185,3 +185,31 @@ def test_a_reading_has_a_plateau_where_it_ends_at_the_papers_accuracy_and_dense_
     assert "| 8-bit weights, not gradients | 3 |" in text
     for draw in page.figures.values():
         draw()
+
+
+def test_the_figure_draws_differences_from_the_uncompressed_run_of_the_same_seed(
+    tmp_path: Path,
+) -> None:
+    runs = made(tmp_path, seeds=2)
+    lone = read_run(write_run(tmp_path / "lone", "static8", 7))  # no uncompressed run of seed 7
+    figure = table1.page([*runs, lone], "quick").figures["table1"]()
+    for axes, metric in zip(
+        figure.axes, ("train/accuracy_percent", "test/accuracy_percent", "train/loss"), strict=False
+    ):
+        lines = {line.get_label(): line for line in axes.get_lines()}
+        rows = {row: look.label for row, look in LOOKS.items()}
+        assert set(lines) == set(rows.values())
+        assert list(lines.pop(rows.pop(NONE)).get_ydata()) == [0, 0]
+        for row, label in rows.items():
+            own, base = (
+                [run.epochs[metric].to_numpy() for run in runs if run.row == name]
+                for name in (row, NONE)
+            )
+            expected = (own[0] - base[0] + own[1] - base[1]) / 2
+            assert lines[label].get_ydata() == pytest.approx(expected)
+    bits = figure.axes[3]
+    assert [label.get_text() for label in bits.get_yticklabels()] == [
+        "32 (none)", "16", "12", "8", "6", "4"
+    ]  # fmt: skip
+    alone = table1.page([run for run in runs if run.row == STATIC], "quick").figures["table1"]()
+    assert "no runs with an uncompressed run" in alone.axes[0].texts[0].get_text()

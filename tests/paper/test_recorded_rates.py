@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgc_repro.paper import pool
+from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.tuning import recorded
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES
 from dgc_repro.paper.records import Run
@@ -89,7 +90,8 @@ def test_the_page_prints_the_recorded_rate_beside_the_one_that_is_set() -> None:
     lines = (RESULTS / "methods" / "table.md").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("| setting | rate | rate of a step | n |") for line in lines)
     for setting, rate in {DENSE: "0.334", "diloco_10": "0.0836", "streaming_10": "0.0836"}.items():
-        assert any(line.startswith(f"| {setting} | 0.1875 | {rate} |") for line in lines), setting
+        name = name_of(setting)
+        assert any(line.startswith(f"| {name} | 0.1875 | {rate} |") for line in lines), name
 
 
 def test_streaming_sends_fewer_bytes_where_a_round_does_not_fill_an_epoch() -> None:
