@@ -29,6 +29,8 @@ Limits = tuple[float | None, float | None] | None
 Ticks = Mapping[Any, str] | Sequence[float] | None
 WHOLE = ("epoch", "rank", "singular value")
 """Labels of axes whose ticks are whole numbers."""
+MOST_LEVEL = 8
+"""Groups of bars whose names stand side by side; more of them are written aslant."""
 Span = Callable[[Values], tuple[float, float, float]]
 """Of the values of all seeds: middle, lower end, upper end."""
 
@@ -196,7 +198,8 @@ def bars(
             )  # fmt: skip
             if numbers:
                 axes.bar_label(drawn, fmt=numbers, fontsize=9)
-        axes.set_xticks(middle, groups)
+        aslant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(groups) > MOST_LEVEL else {}
+        axes.set_xticks(middle, groups, **aslant)
         axes.grid(axis="x", visible=False)
 
     return draw

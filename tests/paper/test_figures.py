@@ -3,6 +3,7 @@ nothing cut off. The page has the rest as a caption."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -60,6 +61,11 @@ def require_fit_for_a_talk(figure: Figure) -> None:
             assert not ROW_ID.search(said), said
             assert canvas.contains(*box.min), said
             assert canvas.contains(*box.max), said
+        shown = set(texts(figure))
+        for axis in (axis for axes in drawn for axis in (axes.xaxis, axes.yaxis)):
+            labels = [text for text in axis.get_ticklabels() if text in shown]
+            level = [text.get_window_extent() for text in labels if text.get_rotation() == 0]
+            assert not any(a.overlaps(b) for a, b in itertools.pairwise(level)), axis.get_label()
         for legend in figure.legends:
             box = legend.get_window_extent()
             assert canvas.contains(*box.min)
