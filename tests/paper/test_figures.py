@@ -64,7 +64,9 @@ def require_fit_for_a_talk(figure: Figure) -> None:
         shown = set(texts(figure))
         for axis in (axis for axes in drawn for axis in (axes.xaxis, axes.yaxis)):
             labels = [text for text in axis.get_ticklabels() if text in shown]
-            level = [text.get_window_extent() for text in labels if text.get_rotation() == 0]
+            level = [
+                text.get_window_extent().padded(2) for text in labels if text.get_rotation() == 0
+            ]
             assert not any(a.overlaps(b) for a, b in itertools.pairwise(level)), axis.get_label()
         for legend in figure.legends:
             box = legend.get_window_extent()
