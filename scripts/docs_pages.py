@@ -192,6 +192,12 @@ def api_of(module: str) -> str:
     return f"::: {module}\n    options:\n      show_root_full_path: true"
 
 
+def write(path: str, text: str) -> None:
+    """Write a page of the site."""
+    with site.open(path, "w", encoding="utf-8") as to:
+        to.write(text)
+
+
 def placed(file: Path) -> str:
     """Where a file of the repository lies in the site, whose root has the pages of docs/ too."""
     path = file.relative_to(REPOSITORY).as_posix()
@@ -220,12 +226,6 @@ def loading(image: Path) -> str:
     """Attributes of an image that is loaded when it is scrolled to, into a place that is kept for it."""
     width, height = struct.unpack(">II", image.read_bytes()[16:24])
     return f"{{ loading=lazy width={width} height={height} }}"
-
-
-def write(path: str, text: str) -> None:
-    """Write a page of the site."""
-    with site.open(path, "w", encoding="utf-8") as to:
-        to.write(text)
 
 
 def every_method() -> Iterator[Method]:
