@@ -146,11 +146,11 @@ report: $(INSTALLED) ## rebuild all pages and figures of results/ into reproduce
 publish: $(INSTALLED) ## (maintainers) rebuild results/ itself from its pools, with its overview
 	$(BIN)/python -m dgc_repro.paper --publish $(ARGS)
 
-docs: $(INSTALLED) ## run the laws of all methods and build the docs site into build/site
+docs: $(INSTALLED) ## run the laws of all methods and build the docs site with all results into build/site
 	@rm -f build/laws.xml
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/compressor/test_laws.py --junitxml=build/laws.xml
 	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
-	@echo "written to build/site/index.html"
+	@echo "written to build/site/index.html, which a browser opens; its search needs a server: $(BIN)/python -m http.server -d build/site"
 
 notebook: $(INSTALLED) ## execute the notebooks into reproduced/notebooks/
 	@mkdir -p reproduced/notebooks

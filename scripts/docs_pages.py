@@ -1,26 +1,50 @@
 """Pages of the docs site that are made when it is built (mkdocs-gen-files runs this file; see mkdocs.yml).
 
-The README, the changelog and the results join the pages of docs/; each method gets a page of its docstring,
-settings, laws and speed; the API pages name what mkdocstrings reads from the sources.
+The README, the changelog and the results join the pages of docs/, with the files that they link. A page of
+results gets a link to all results, and its facts are folded. One more page lists all claims by verdict. The
+navigation lists the results by paper. Each method gets a page of its docstring, settings, laws and speed.
+The API pages name what mkdocstrings reads from the sources.
 """
 
 from __future__ import annotations
 
 import ast
 import csv
+import html
+import os
 import re
+import struct
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mkdocs_gen_files as site
+import pandas as pd
 import yaml
 
+from dgc_repro.paper import index, pool
+from dgc_repro.paper.claim_table import Entry
+from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain
+from dgc_repro.paper.verdict import WORDS
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+RESULTS = REPOSITORY / "results"
 LAWS = REPOSITORY / "build" / "laws.xml"  # of `make docs`
-SHOWN = {".md", ".png", ".svg", ".csv", ".json"}  # of results/
+PAPERS = {  # in the navigation; another paper has the name of its folder
+    "dynamic": "Dynamic gradient compression",
+    "gravac": "GraVAC",
+    "lecture": "Lecture",
+    "mlsbench": "MLS-Bench",
+    "benchmark": "Benchmark",
+}
+TITLE_LENGTH = 80  # in the navigation
+FACTS = re.compile(r"\A(# .*\n\n)((?:- .*\n)+)")  # the list below a page's title
+TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
+# a figure, the text below it, and the table below that
+ANSWER = re.compile(r"^!\[.*\n(?:(?!#|!\[|\|).*\n)*(?:\|.*\n)+", re.M)
 HEADINGS = "Paper|Papers|Source|Asks|Keeps|Differs|Letters|Needs|Scheme"
 API = {
     "dgc_repro": (
@@ -64,18 +88,12 @@ class Method(NamedTuple):
 def main() -> None:
     """Write all pages."""
     for page in (REPOSITORY / "docs").glob("*.md"):
-        write(page.name, page.read_text(encoding="utf-8").replace("](../", "]("))
-    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
-        text = (REPOSITORY / name).read_text(encoding="utf-8").replace("](docs/", "](")
-        write("index.md" if name == "README.md" else name, text)
-    write("CITATION.cff", (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
-    for file in (REPOSITORY / "results").rglob("*"):
-        if file.suffix in SHOWN:
-            with site.open(str(file.relative_to(REPOSITORY)), "wb") as to:
-                content = file.read_bytes()
-                if file.suffix == ".md":  # docs/ is the site's root
-                    content = content.replace(b"](../docs/", b"](../")
-                to.write(content)
+        write_file(page, page.read_text(encoding="utf-8"))
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        write_file(REPOSITORY / name, (REPOSITORY / name).read_text(encoding="utf-8"))
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    write_file(REPOSITORY / "README.md", answer_first(readme, "[navigation, toc]"))
+    write_results(index.entries(RESULTS))
     for name, (title, modules) in API.items():
         write(f"api/{name}.md", f"# {title}\n\n" + "\n\n".join(map(api_of, modules)))
     methods = list(every_method())
@@ -88,15 +106,126 @@ def main() -> None:
     write("methods/README.md", f"# Methods\n\n[All settings](../methods.md).\n\n{table}\n")
 
 
+def answer_first(text: str, hide: str) -> str:
+    """A page with its first figure beside the table that follows. ``hide``: columns whose place they take."""
+    beside = r'<div class="answer" markdown>\n\n\g<0>\n</div>\n'
+    return f"---\nhide: {hide}\n---\n{ANSWER.sub(beside, text, count=1)}"
+
+
+def write_results(entries: Sequence[Entry]) -> None:
+    """Write the overview, the claims, the page of each artifact and the speed tables, and list them in the
+    navigation."""
+    overview = RESULTS / "README.md"
+    text = below_title(overview.read_text(encoding="utf-8"), "[All claims, by verdict](claims.md)")
+    write_file(overview, answer_first(text, "[toc]"))
+    write_file(RESULTS / "claims.md", claims_page(entries))
+    pages = {entry.folder / PAGE_FILE: title_of(entry) for entry in entries}
+    groups = {page: name_of(entry.paper) for page, entry in zip(pages, entries, strict=True)}
+    for page in sorted(set(RESULTS.rglob("*.md")) - {overview, *pages}):
+        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        pages[page], groups[page] = f"{title}, {page.parent.name}", "Speed tables"
+    listed: list[dict[str, Any]] = [
+        {"All results": placed(overview)},
+        {"All claims": "results/claims.md"},
+    ]
+    for name, group in groupby(pages, key=groups.__getitem__):
+        listed.append({name: [{pages[page]: placed(page)} for page in group]})
+    for page in pages:
+        links = f"[All results]({os.path.relpath(overview, page.parent)})"
+        if (page.parent.parent / pool.NUMBERS_FILE).is_file():
+            links += f" · [numbers (CSV)](../{pool.NUMBERS_FILE})"
+        write_file(page, results_page(page.read_text(encoding="utf-8"), links))
+    (section,) = (one for one in site.config.nav if "Results" in one)
+    section["Results"] = listed
+
+
+def name_of(paper: str) -> str:
+    """A paper's name in the navigation."""
+    return PAPERS.get(paper, paper)
+
+
+def title_of(entry: Entry) -> str:
+    """A page's title and scale, without the name of its paper. The artifact's name replaces a long title."""
+    title = entry.record["title"]
+    title = entry.artifact if len(title) > TITLE_LENGTH else title
+    title = title.removeprefix(name_of(entry.paper)).lstrip(",: ")
+    return plain(f"{title[:1].upper()}{title[1:]}, {entry.scale}")
+
+
+def below_title(text: str, line: str) -> str:
+    """A page with a line more below its title."""
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n{line}\n{rest}"
+
+
+def results_page(text: str, links: str) -> str:
+    """A page of results with links at its top and folded facts. The search leaves facts and tables out, and
+    ranks the page below those of docs/."""
+    title = html.unescape(text.partition("\n")[0].removeprefix("# "))
+    fold = "<details class=info data-search-exclude markdown><summary>How it was measured</summary>"
+    text = FACTS.sub(rf"\g<1>{fold}\n\n\g<2>\n</details>\n", text)
+    text = TABLE.sub(r"<div data-search-exclude markdown>\n\n\g<0>\n</div>\n", text)
+    meta = yaml.safe_dump({"title": title, "search": {"boost": 0.5}}, allow_unicode=True)
+    return f"---\n{meta}---\n{below_title(text, links)}"
+
+
+def claims_page(entries: Sequence[Entry]) -> str:
+    """The claims of all papers by verdict."""
+    parts = ["# All claims\n\n[What the verdicts mean](../docs/reading-a-result.md#verdicts)"]
+    for word in WORDS:
+        rows = [
+            (f"[{name}]({link})", plain(claim["text"]), plain(claim["detail"]))
+            for entry in entries
+            for name in [f"{name_of(entry.paper)}: {title_of(entry)}"]
+            for link in [(entry.folder / PAGE_FILE).relative_to(RESULTS).as_posix()]
+            for claim in entry.record["verdicts"]
+            if claim["verdict"] == word
+        ]
+        if rows:
+            table = pd.DataFrame(rows, columns=["page", "claim", "measured"])
+            parts += [f"## {word} ({len(rows)})", markdown_table(table, links=True)]
+    return results_page("\n\n".join(parts) + "\n", "[All results](README.md)")
+
+
 def api_of(module: str) -> str:
     """What mkdocstrings reads as a module."""
     return f"::: {module}\n    options:\n      show_root_full_path: true"
 
 
 def write(path: str, text: str) -> None:
-    """A page of the site."""
+    """Write a page of the site."""
     with site.open(path, "w", encoding="utf-8") as to:
         to.write(text)
+
+
+def placed(file: Path) -> str:
+    """Where a file of the repository lies in the site, whose root has the pages of docs/ too."""
+    path = file.relative_to(REPOSITORY).as_posix()
+    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write ``text`` as the page of a file of the repository. Its links lead to pages of the site, and other
+    files that it links are copied."""
+    page = placed(file)
+
+    def link(found: re.Match[str]) -> str:
+        target = Path(os.path.normpath(file.parent / found[1]))
+        if not target.is_file():
+            return found[0]
+        if target.suffix != ".md":
+            with site.open(placed(target), "wb") as to:
+                to.write(target.read_bytes())
+        place = os.path.relpath(placed(target), Path(page).parent)
+        return f"]({place}{found[2] or ''})" + (loading(target) if target.suffix == ".png" else "")
+
+    write(page, re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", link, text))
+
+
+def loading(image: Path) -> str:
+    """Attributes of an image that is loaded when it is scrolled to, into a place that is kept for it."""
+    width, height = struct.unpack(">II", image.read_bytes()[16:24])
+    return f"{{ loading=lazy width={width} height={height} }}"
 
 
 def every_method() -> Iterator[Method]:

@@ -1,6 +1,6 @@
 """``python -m dgc_repro.paper``: make pages and figures again from published runs, without torch.
 
-Without arguments everything under results/ is made again into reproduced/published/, with an index.
+Without arguments everything under results/ is made again into reproduced/published/, with their overview.
 ``--publish``, for maintainers, writes into results/ itself. With folders, such as
 results/gravac/small/table2, only these.
 """

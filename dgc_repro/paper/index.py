@@ -1,13 +1,11 @@
-"""The overview of all results: README.md; index.html, which links the figures; the table of all claims."""
+"""The overview of all results, README.md, and the table of all claims."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 from itertools import groupby
 from pathlib import Path
-from string import Template
 from urllib.parse import quote
 
 import pandas as pd
@@ -19,7 +17,6 @@ from dgc_repro.paper.verdict import WORDS
 
 BENCHMARK = "benchmark"
 FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
-COLOURS = {"agrees": "#00734f", "differs": "#b34700", "inconclusive": "#8a6d00"}
 LEGEND = """\
 *agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
 lies wholly inside or outside the claimed range. What is counted or modelled has no spread, so one run
@@ -72,10 +69,9 @@ def _findings(root: Path) -> list[str]:
 
 
 def write(root: Path) -> None:
-    """Write README.md, index.html and the table of all claims into a root of results."""
+    """Write README.md and the table of all claims into a root of results."""
     if found := entries(root):
         (root / "README.md").write_text(_readme(found, root), encoding="utf-8", newline="\n")
-        (root / "index.html").write_text(_page(found, root), encoding="utf-8", newline="\n")
         claim_table.write(found, root)
 
 
@@ -107,65 +103,7 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
     sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(_findings(root), start=1))
     sentences += "\n" if sentences else ""
     return (
-        "# Results\n\nWritten by `make publish`; `index.html` shows the same with claims and figures.\n\n"
+        "# Results\n\nWritten by `make publish`.\n\n"
         f"{sentences}{LEGEND}\n\n## What reproduced, and what did not\n\n{markdown_table(overview)}\n\n"
         f"## Pages\n\n{markdown_table(pages, links=True)}\n"
-    )
-
-
-def _html(sentence: str) -> str:
-    """A sentence of Markdown: links, code and emphasis."""
-    text = re.sub(r"\[([^\]]*)\]\(([^)]*)\)", r"<a href='\2'>\1</a>", escape(sentence))
-    return re.sub(r"\*(.*?)\*", r"<em>\1</em>", re.sub("`(.*?)`", r"<code>\1</code>", text))
-
-
-def _page(found: Sequence[Entry], root: Path) -> str:
-    counts = _counts(found)
-    choices = {
-        "paper": [entry.paper for entry in found],
-        "scale": [entry.scale for entry in found],
-        "verdict": WORDS,
-    }
-    sentences = "".join(f"<li>{_html(one)}</li>" for one in _findings(root))
-    template = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
-    return Template(template).substitute(
-        boxes="".join(
-            f"<span class='count'><b>{n}</b> {word}</span>" for word, n in counts.items()
-        ),
-        filters="".join(_select(name, list(dict.fromkeys(of))) for name, of in choices.items()),
-        findings=sentences,
-        cards="\n".join(_card(entry, root) for entry in found),
-        legend=escape(LEGEND.replace("*", "")),
-    )
-
-
-def _select(name: str, values: Sequence[str]) -> str:
-    options = "".join(f"<option>{escape(value)}</option>" for value in values)
-    return (
-        f"<label>{name} <select id='{name}'><option value=''>all</option>{options}</select></label>"
-    )
-
-
-def _card(entry: Entry, root: Path) -> str:
-    verdicts = [{k: escape(str(v)) for k, v in of.items()} for of in entry.record["verdicts"]]
-
-    def colour(word: str) -> str:
-        return COLOURS.get(word.removesuffix(" (given)"), "#444")
-
-    rows = "".join(
-        f"<tr data-verdict='{v['verdict']}'><td style='color:{colour(v['verdict'])}'>"
-        f"{v['shown']}</td><td>{v['text']}<br><small>{v['detail']}</small></td></tr>"
-        for v in verdicts
-    )
-    place = quote(entry.folder.relative_to(root).as_posix())
-    figures = "".join(
-        f"<img loading='lazy' alt='{escape(path.stem)}' src='{place}/{quote(path.name)}'>"
-        for path in sorted(entry.folder.glob("*.png"))
-    )
-    paper, scale, artifact = map(escape, (entry.paper, entry.scale, entry.artifact))
-    title, tally = escape(entry.record["title"]), escape(_tally(entry))
-    return (
-        f"<details data-paper='{paper}' data-scale='{scale}'>"
-        f"<summary>{paper}/{artifact}, scale {scale}: {title} ({tally})</summary>"
-        f"<p><a href='{place}/{PAGE_FILE}'>page</a></p>{figures}<table>{rows}</table></details>"
     )

@@ -240,18 +240,13 @@ def _at(run: Run, scale: str) -> Run:
     return Run(run.id, run.config | {"scale": scale}, run.environment, run.summary, run.epochs)
 
 
-def test_the_overview_links_every_page_and_every_figure(table1: Path) -> None:
+def test_the_overview_links_every_page(table1: Path) -> None:
     root = table1.parents[2]
     index.write(root)
-    text = (root / "README.md").read_text()
-    assert "(dynamic/quick/table1/table.md)" in text
-    page = (root / "index.html").read_text()
-    links = re.findall(r"(?:src|href)='([^']*)'", page)
-    assert len(links) == 2
-    assert all((root / link).is_file() for link in links)
-    assert "http" not in page
-    for verdict in pool.records(table1.parent)["table1"]["verdicts"]:
-        assert f"data-verdict='{verdict['verdict']}'" in page
+    links = re.findall(r"\]\(([^)]*table.md)\)", (root / "README.md").read_text())
+    assert links == ["dynamic/quick/table1/table.md"]
+    assert (root / links[0]).is_file()
+    assert list(root.rglob("*.html")) == []
 
 
 def test_the_overview_lists_the_papers_before_the_benchmark(table1: Path, tmp_path: Path) -> None:
@@ -336,9 +331,6 @@ def test_titles_and_names_in_the_overview_are_text_and_no_markup(
     assert re.sub(r"<a [^>]*>|</a>", "", row).count("<") == 2 * 4 + 2 + 2, "cells, row, table"
     assert row.count("<a ") == 1, "the link to the page"
     assert f"<td>{html.escape(text)}</td>" in row.replace("&#39;", "&#x27;")
-    cards = (tmp_path / "index.html").read_text().partition("</h1>")[2].rpartition("<script>")[0]
-    assert html.escape(text) in cards
-    assert "<script" not in cards
 
 
 @pytest.mark.parametrize("text", MARKUP)

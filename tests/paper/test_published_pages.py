@@ -81,15 +81,13 @@ def test_the_overview_is_made_again_byte_for_byte(
     docs.mkdir()
     monkeypatch.setattr(index, "FINDINGS", Path(shutil.copy(index.FINDINGS, docs)))
     index.write(root)
-    for name in ("README.md", "index.html", "claims.jsonl"):
+    for name in ("README.md", "claims.jsonl"):
         assert (root / name).read_bytes() == (RESULTS / name).read_bytes(), name
 
 
 def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:
     of_pools = {*pool.FILES, pool.SUMS_FILE, pool.VERDICTS_FILE, pool.NUMBERS_FILE}
-    known = {
-        RESULTS / name for name in ("README.md", "index.html", "claims.jsonl", "claims.parquet")
-    }
+    known = {RESULTS / name for name in ("README.md", "claims.jsonl", "claims.parquet")}
     known |= {place / name for place in POOLS for name in of_pools}
     others = {
         path
