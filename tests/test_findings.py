@@ -195,6 +195,9 @@ def test_settings_that_send_30_times_fewer_bytes_cost_accuracy() -> None:
     strong = [low[name] for name in low.names if low[name].bytes[methods.LESS] >= 30]
     assert len(strong) > 10
     assert all(own.is_worse for own in strong if own.shown.n >= 3)
+    gpt = workloads()["gpt"]
+    stronger = [gpt[name] for name in gpt.names if gpt[name].bytes[methods.LESS] >= 30]
+    assert all(own.is_worse for own in stronger)
     section = TEMPLATE.partition("\n## 4. ")[2].partition("\n## 5. ")[0]
     for name in re.findall(r"air\[(\S+)\]\.change", section):
         assert low[name].bytes[methods.LESS] >= 30

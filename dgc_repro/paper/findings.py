@@ -6,7 +6,6 @@ number is a field, such as ``{low[topk_0.01].change}``:
 
 =========================  ===================================================================================
 ``low``, ``gpt``, ...      the workloads of the benchmark: by name, a `Setting`
-``times``                  by setting, the fewest and the most times fewer bytes on any workload
 ``numbers``                by ``<page> <row>, <quantity>``, a `Number` of numbers.csv
 ``claims``                 by ``<page> <claim>``, an `Effect`; ``<page> <claim> 2``: its second check
 ``tally``                  by ``<page> <end of a claim's id> <verdict>``, how many claims; ``*``: any
@@ -53,12 +52,10 @@ def filled(root: Path) -> dict[str, str]:
     if not ((root / BENCHMARK / pool.RUNS_FILE).is_file() and networks.is_file()):
         return {}
     template = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
-    several = benchmark(root / BENCHMARK)
     tables = _Lookup(lambda place: _table(root / place))
     verdicts = _Lookup(lambda page: pool.records((root / page).parent)[Path(page).name]["verdicts"])
     known = {
-        **several,
-        "times": _Lookup(partial(_times, several)),
+        **benchmark(root / BENCHMARK),
         "numbers": _Lookup(partial(_number, tables)),
         "claims": _Lookup(partial(_effect, verdicts)),
         "tally": _Lookup(partial(_count, verdicts)),
@@ -255,12 +252,6 @@ def benchmark(folder: Path) -> dict[str, Settings]:
         for name in workloads()
         if name in dense
     }
-
-
-def _times(several: Mapping[str, Settings], setting: str) -> str:
-    """The fewest and the most times fewer bytes of a setting on any workload."""
-    own = [one[setting].bytes[methods.LESS] for one in several.values() if setting in one.names]
-    return f"{min(own):.2g} to {max(own):.2g}"
 
 
 @dataclass(frozen=True)
