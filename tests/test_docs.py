@@ -275,14 +275,14 @@ def test_the_readmes_runs_are_compared_by_its_own_command(tmp_path: Path) -> Non
         if python == "torchrun":
             kept = [word for word in kept if not word.startswith("launch")]
             arguments = ["-m", "torch.distributed.run", "--standalone", *arguments]
-        if {"compare", "--help"} & set(arguments):
+        if {"compare", "recommend", "--help"} & set(arguments):
             own = []
         elif "selfcheck" in arguments:
             own = ["rows=machine"]  # the others take minutes, and have tests
         else:
             own = text if "scale=text/quick" in arguments else kept
         said[" ".join(command)] = output([*arguments, *own], tmp_path)
-    assert len(said) == 8
+    assert len(said) == 7
     (printed,) = (said[name] for name in said if " compare " in name)
     # The printed table wraps names where its times leave too little room.
     with (tmp_path / "runs" / "compare.csv").open(newline="") as file:
@@ -291,12 +291,13 @@ def test_the_readmes_runs_are_compared_by_its_own_command(tmp_path: Path) -> Non
         "DGCSampled + momentum correction + error feedback": 1,
         "TopK density=0.01 + error feedback": 1,
         "PowerSGD rank=2 + error feedback": 1,
+        "Dense": 3,
         "TopK + error feedback": 3,
         "Uniform bits=8": 3,
         "PowerSGD rank=4 + error feedback": 3,
     }
     assert "Uniform bits=8 " in printed
-    assert "left out: 1 of 13 runs, those of papers" in printed
+    assert "left out: 1 of 16 runs, those of papers" in printed
     assert (tmp_path / "runs" / "compare.png").is_file()
 
 
@@ -353,11 +354,10 @@ def headings(page: Path) -> set[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """The lines in a page's bash blocks that call the package."""
+    """The lines in a page's bash blocks that train: they have no subcommand after the package."""
     lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
-    return [
-        line for line in lines if line.startswith("python -m dgc_repro ") and "--help" not in line
-    ]
+    trains = r"python -m dgc_repro (--multirun )?\w[\w.]*="
+    return [line for line in lines if re.match(trains, line)]
 
 
 def expanded(command: str) -> list[list[str]]:
@@ -369,6 +369,16 @@ def expanded(command: str) -> list[list[str]]:
         for key, _, values in [word.partition("=")]
     ]
     return [list(job) for job in itertools.product(*choices)]
+
+
+def test_the_overrides_of_each_case_are_valid() -> None:
+    """The settings that docs/benchmark.md gives for a case."""
+    text = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    cases = re.findall(r"\| `(compressor=[^`]*)` \|$", text, re.MULTILINE)
+    assert len(cases) >= 4
+    with composing():
+        for overrides in cases:
+            validate(resolved(compose("config", overrides.split())))
 
 
 RUN_COMMANDS = commands(README)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
 
-from dgc_repro.paper import claim_table, pool
+from dgc_repro.paper import claim_table, findings, pool
 from dgc_repro.paper.claim_table import Entry
 from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain
 from dgc_repro.paper.verdict import WORDS
 
 BENCHMARK = "benchmark"
-FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
+SHOWN = ("answer", "findings", "papers")
+"""The blocks of findings.md that README.md begins with."""
+
 LEGEND = """\
-*agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
-lies wholly inside or outside the claimed range. What is counted or modelled has no spread, so one run
-decides it (MLS-Bench, GraVAC's figures 1a and 3, the lecture's allreduce). *agrees (given)* and *differs
-(given)*: the same, given an input that nobody has measured, such as a compute time. *inconclusive*:
-neither. *indicative*: fewer than 3 seeds; + where the mean lies inside the range. *not tested*: a premise
-does not hold of these runs, or the data set is not the paper's. *by construction*: two formulas agree,
-which is no finding. *cannot follow*: the paper's own numbers contradict each other. *not run*: a
-row has no finished run."""
+- *agrees*, *differs*: the 95 % interval over at least 3 seeds lies wholly inside or outside the claimed
+  range. Counted and modelled numbers have no spread, so one run decides them. *(given)*: the same, given an
+  input that nobody has measured.
+- *undecided*: the interval does neither (*inconclusive*), or there are fewer than 3 seeds (*indicative*, +
+  where the mean lies inside the range).
+- *not tested*: a premise does not hold in these runs, the data set is not the paper's, or a row has no
+  finished run (*not run*).
+- *no finding*: two formulas agree *by construction*, or the paper's own numbers contradict each other
+  (*cannot follow*)."""
+GROUPS = {
+    "agrees": ("agrees", "agrees (given)"),
+    "differs": ("differs", "differs (given)"),
+    "undecided": ("inconclusive", "indicative (+)", "indicative (-)"),
+    "not tested": ("not tested", "not run"),
+    "no finding": ("by construction", "cannot follow"),
+}
+"""The verdicts of a column of the overview."""
 
 
 def entries(root: Path) -> list[Entry]:
@@ -49,29 +59,13 @@ def entries(root: Path) -> list[Entry]:
     )
 
 
-def findings() -> list[str]:
-    """The sentences of docs/findings.md that one may cite; none where the package is installed without
-    docs/."""
-    if not FINDINGS.is_file():
-        return []
-    section = FINDINGS.read_text(encoding="utf-8").partition("## Ten sentences to cite")[2]
-    return [
-        " ".join(one.split()) for one in re.split(r"\n\d+\. ", section.partition("\n## ")[0])[1:]
-    ]
-
-
-def _findings(root: Path) -> list[str]:
-    """The same for the results that they are about, with links as they are there; none for other results."""
-    if root.resolve() != FINDINGS.parents[1] / "results":
-        return []
-    beside = [re.sub(r"\]\((?!\.\./)", "](../docs/", one) for one in findings()]
-    return [one.replace("](../results/", "](") for one in beside]
-
-
 def write(root: Path) -> None:
-    """Write README.md and the table of all claims into a root of results."""
+    """Write README.md and the table of all claims into a root of results, and the numbers of the
+    pages beside it (findings.py)."""
     if found := entries(root):
-        (root / "README.md").write_text(_readme(found, root), encoding="utf-8", newline="\n")
+        blocks = findings.refresh(root)
+        text = _readme(found, root, blocks)
+        (root / "README.md").write_text(text, encoding="utf-8", newline="\n")
         claim_table.write(found, root)
 
 
@@ -83,11 +77,15 @@ def _tally(entry: Entry) -> str:
     return ", ".join(f"{n} {word}" for word, n in entry.record["tally"].items()) or "no claims"
 
 
-def _readme(found: Sequence[Entry], root: Path) -> str:
+def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> str:
     groups = groupby(found, key=lambda entry: (entry.paper, entry.scale))
     overview = pd.DataFrame(
-        [[*place, *_counts(list(group)).values()] for place, group in groups],
-        columns=["paper", "scale", *WORDS],
+        [
+            [*place, *counts]
+            for place, group in groups
+            if any(counts := _grouped(_counts(list(group))))
+        ],
+        columns=["paper", "scale", *GROUPS],
     )
     lines = [
         (
@@ -100,10 +98,17 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
         for e in found
     ]
     pages = pd.DataFrame(lines, columns=["artifact", "scale", "page", "verdicts"])
-    sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(_findings(root), start=1))
-    sentences += "\n" if sentences else ""
-    return (
-        "# Results\n\nWritten by `make publish`.\n\n"
-        f"{sentences}{LEGEND}\n\n## What reproduced, and what did not\n\n{markdown_table(overview)}\n\n"
-        f"## Pages\n\n{markdown_table(pages, links=True)}\n"
-    )
+    texts = [findings.linked(blocks[name], Path("results")) for name in SHOWN if name in blocks]
+    parts = [
+        "# Results",
+        *(text.strip() for text in texts),
+        f"## Verdicts\n\n{LEGEND}",
+        markdown_table(overview),
+        f"## Pages\n\n{markdown_table(pages, links=True)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _grouped(counts: Mapping[str, int]) -> list[int]:
+    """How many claims each column of the overview has."""
+    return [sum(counts[word] for word in words) for words in GROUPS.values()]

@@ -12,7 +12,7 @@ from matplotlib import ft2font
 from matplotlib.font_manager import findfont
 
 from dgc_repro.names import git
-from dgc_repro.paper import index, pool
+from dgc_repro.paper import findings, index, pool
 from dgc_repro.paper.plot import SETTINGS
 from dgc_repro.paper.publish import artifacts_in, rebuild
 
@@ -72,17 +72,22 @@ def test_a_page_and_its_figures_are_made_again_byte_for_byte(
     assert [name for name in made if made[name] != published[name]] == []
 
 
-def test_the_overview_is_made_again_byte_for_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, docs = tmp_path / "results", tmp_path / "docs"
+def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
+    """With the findings, and with the blocks of the pages that hold them."""
+    root, beside = tmp_path / "results", RESULTS.parent
     for folder in POOLS:
         shutil.copytree(folder, root.joinpath(*folder.parts[-2:]))
-    docs.mkdir()
-    monkeypatch.setattr(index, "FINDINGS", Path(shutil.copy(index.FINDINGS, docs)))
+    (tmp_path / "docs").mkdir()
+    shutil.copy(beside / findings.NETWORKS, tmp_path / findings.NETWORKS)
+    for name in findings.PAGES:
+        text = (beside / name).read_text(encoding="utf-8")
+        emptied = findings.BLOCK.sub(r"<!-- \1 -->\n<!-- /\1 -->", text)
+        (tmp_path / name).write_text(emptied, encoding="utf-8")
     index.write(root)
     for name in ("README.md", "claims.jsonl"):
         assert (root / name).read_bytes() == (RESULTS / name).read_bytes(), name
+    for name in findings.PAGES:
+        assert (tmp_path / name).read_bytes() == (beside / name).read_bytes(), name
 
 
 def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:

@@ -70,12 +70,6 @@ def test_the_docs_name_the_settings_with_another_rate(name: str) -> None:
     assert dict(quarter) == {"low": in_words(told[1])}
 
 
-def test_the_findings_name_those_on_images() -> None:
-    set_apart, quarter = others()
-    (told,) = SENTENCE.findall(" ".join((DOCS / "findings.md").read_text(encoding="utf-8").split()))
-    assert (in_words(told[0]), in_words(told[1])) == (set_apart["low"], quarter["low"])
-
-
 def test_the_rates_that_the_docs_print_are_recorded() -> None:
     low = published()["low"]
     rates = {setting: recorded(low[setting]) for setting in (DENSE, "diloco_10", "streaming_10")}

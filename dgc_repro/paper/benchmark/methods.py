@@ -1,4 +1,4 @@
-"""Every method on every workload: what its seeds show of its loss, its bytes, and modelled time."""
+"""Every method on every workload: what its seeds show of its cost, its bytes, and modelled time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_WORKLOAD = (
     *("dataset", "model", "schedule"),
     *("train.epochs", "train.batch_size", "launch.workers"),
 )
-QUALITY, LOSS, PAYLOAD = "test quality", "loss against dense", "payload a step"
+QUALITY, COST, PAYLOAD = "test quality", "cost against dense", "payload a step"
 LESS, STEPS = "payload: times less than dense", "steps to the target"
 TARGET = "modelled speedup to the target, slim model on a CPU"
 """Its ``setting`` in the frame is the network."""
@@ -76,7 +76,7 @@ NOTES: Mapping[tuple[str, ...], str] = {
         "trainings, not compression alone"
     ),
     ("muon", "muloco", "dion"): (
-        "Muon, MuLoCo and Dion orthonormalize the updates of matrices: their losses compare optimizers too"
+        "Muon, MuLoCo and Dion orthonormalize the updates of matrices: their costs compare optimizers too"
     ),
 }
 """What a reader must know of methods, for pages that have one of them."""
@@ -84,7 +84,7 @@ NOTES: Mapping[tuple[str, ...], str] = {
 WIRE_AT = (
     "*wire*: bytes that the collectives move between N workers, computed from the recorded collectives with "
     "the ring's factors (allreduce 2 (N-1) / N, allgather N-1), not measured at that N; shards are 1/N. The "
-    "losses are those of the workers that trained"
+    "costs are those of the workers that trained"
 )
 WIRE_OF_OWN = (
     "*wire*: bytes that the collectives move between the workers of the row, computed from the recorded "
@@ -178,7 +178,7 @@ def _twins(runs: Sequence[Run]) -> list[str]:
 
 
 def numbers(runs: Sequence[Run], workers: int | None = speed.WORKERS) -> pd.DataFrame:
-    """The frame: quality, loss against dense, bytes and modelled speedups of each row
+    """The frame: quality, cost against dense, bytes and modelled speedups of each row
     ``<workload>.<setting>``. Seeds whose dense training is missing or diverged are left out. ``workers``:
     among how many times are modelled; None: among those that trained."""
     return frame.join(*(_numbers_of(runs, name, workers) for name in workloads()))
@@ -206,7 +206,7 @@ def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataF
 
     quantities: dict[str, Quantity | Relative] = {
         QUALITY: Quantity("", quality),
-        LOSS: Quantity(workloads()[name].unit, lambda run: loss(run, dense[run.seed])),
+        COST: Quantity(workloads()[name].unit, lambda run: loss(run, dense[run.seed])),
         PAYLOAD: Quantity("bytes", _payload),
         STEPS: Quantity("steps", steps),
         SENT: Quantity("bytes", lambda run: wire_until(run, speed.WORKERS, steps(run))),
@@ -250,7 +250,7 @@ def wire_until(run: Run, workers: int, step: float) -> float:
 
 
 def judged_of(found: pd.DataFrame, name: str) -> Judged:
-    """What the losses of a workload's settings show: those that send the most bytes first."""
+    """What the costs of a workload's settings show: those that send the most bytes first."""
     own = found[found["row"].str.startswith(f"{name}.") & (found["quantity"] == PAYLOAD)]
     rows = (
         own.groupby("row", sort=False)["value"]
@@ -258,7 +258,7 @@ def judged_of(found: pd.DataFrame, name: str) -> Judged:
         .sort_values(ascending=False, kind="stable")
         .index
     )
-    return judge({row: frame.of(found, LOSS, row) for row in rows}, workloads()[name])
+    return judge({row: frame.of(found, COST, row) for row in rows}, workloads()[name])
 
 
 def _settings(judged: Judged, word: str) -> list[str]:
@@ -330,9 +330,9 @@ def _table(
     rows = {row: row.partition(".")[2] for row in judged.shown}
     has_target = not found[(found["quantity"] == STEPS) & found["row"].isin(rows)].empty
     columns = (
-        seeds(LOSS),
+        seeds(COST),
         Column(judged.workload.heading, QUALITY, or_diverged),
-        Column(f"loss, {judged.workload.unit}", LOSS, partial(or_diverged, decimals=1)),
+        Column(f"cost, {judged.workload.unit}", COST, partial(or_diverged, decimals=1)),
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(heading, way, amount) for heading, way in ways.items()),

@@ -1,4 +1,4 @@
-"""Learning rates that were tried: all of them, and the loss of each setting with dense training's rate beside
+"""Learning rates that were tried: all of them, and the cost of each setting with dense training's rate beside
 that with its own best one."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def every_rate(runs: Sequence[Run], name: str) -> pd.DataFrame:
 
 
 def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
-    """Of each setting whose rates were tried: its loss with dense training's rate, and with its own best rate
+    """Of each setting whose rates were tried: its cost with dense training's rate, and with its own best rate
     against dense training with its best one."""
     workload, tried = workloads()[name], _tried(runs, name)
     if DENSE not in tried:
@@ -76,8 +76,8 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
                 "best rate": f"{best[setting]:g}"
                 + (", the last of those tried" if is_edge else ""),
                 "n": str(len(both)),
-                "loss, dense's rate": _with_unit(losses(setting, usual, usual), workload.unit),
-                "loss, both tuned": _with_unit(both, workload.unit),
+                "cost, dense's rate": _with_unit(losses(setting, usual, usual), workload.unit),
+                "cost, both tuned": _with_unit(both, workload.unit),
             }
         )
     return lines

@@ -17,7 +17,7 @@ ROWS = {"dense": "no compression", "topk": "top-k 1 %"}
 CLAIMS = (
     claim(
         "1",
-        "Top-k loses 0.56 points against dense training, give or take one.",
+        "Top-k costs 0.56 points against dense training, give or take one.",
         near(Check("test accuracy", "dense", "topk"), printed=0.56, margin=1.0),
         where="LABEL",
         reading="Test accuracy after the last epoch; within one point of the printed difference.",

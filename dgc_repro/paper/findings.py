@@ -1,0 +1,355 @@
+"""The findings in words: the blocks of findings.md, filled in with the numbers of the published pools.
+
+A block stands between ``<!-- name -->`` and ``<!-- /name -->``. The `PAGES` of the repository hold blocks of
+these names, which `refresh` writes again, and results/README.md is made of them (index.py). In findings.md a
+number is a field, such as ``{low[topk_0.01].change}``:
+
+=========================  ===================================================================================
+``low``, ``gpt``, ...      the workloads of the benchmark: by name, a `Setting`
+``numbers``                by ``<page> <row>, <quantity>``, a `Number` of numbers.csv
+``claims``                 by ``<page> <claim>``, an `Effect`; ``<page> <claim> 2``: its second check
+``tally``                  by ``<page> <end of a claim's id> <verdict>``, how many claims; ``*``: any
+``differ``                 how many claims differ above scale quick
+``links``                  by method and model, a speedup that docs/networks.md has
+=========================  ===================================================================================
+
+A page is ``<paper>/<scale>/<artifact>``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dgc_repro.paper import frame, pool
+from dgc_repro.paper.benchmark import methods, speed
+from dgc_repro.paper.benchmark.classes import Judged, Shown
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, workloads
+from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import MIN_SEEDS
+
+PAGES = ("README.md", "docs/findings.md", "docs/benchmark.md")
+BLOCK = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
+BENCHMARK = Path("benchmark") / "small"
+NETWORKS = Path("docs") / "networks.md"
+DIFFERS, QUICK, ANY = "differs", "quick", "*"
+NO_RUNS = "no runs"
+
+
+def filled(root: Path) -> dict[str, str]:
+    """Return the blocks by name, filled in from the pools below ``root``, with links as a page of docs/ has
+    them. None where ``root`` lacks the benchmark or has no docs/ beside it: it is not the repository's."""
+    networks = root.resolve().parent / NETWORKS
+    if not ((root / BENCHMARK / pool.RUNS_FILE).is_file() and networks.is_file()):
+        return {}
+    template = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    tables = _Lookup(lambda place: _table(root / place))
+    verdicts = _Lookup(lambda page: pool.records((root / page).parent)[Path(page).name]["verdicts"])
+    known = {
+        **benchmark(root / BENCHMARK),
+        "numbers": _Lookup(partial(_number, tables)),
+        "claims": _Lookup(partial(_effect, verdicts)),
+        "tally": _Lookup(partial(_count, verdicts)),
+        "differ": sum(differing(root).values()),
+        "links": _links(networks),
+    }
+    return {name: text.format_map(known) for name, text in BLOCK.findall(template)}
+
+
+def refresh(root: Path) -> dict[str, str]:
+    """Write the blocks of the pages beside a root of results again, and return them: `filled`."""
+    blocks = filled(root)
+    for name in PAGES:
+        page = root.resolve().parent / name
+        if blocks and page.is_file():
+            text = refreshed(page.read_text(encoding="utf-8"), blocks, Path(name).parent)
+            page.write_text(text, encoding="utf-8", newline="\n")
+    return blocks
+
+
+def refreshed(text: str, blocks: Mapping[str, str], folder: Path) -> str:
+    """Return a page of a folder of the repository with its blocks as they are filled in."""
+
+    def block(found: re.Match[str]) -> str:
+        return f"<!-- {found[1]} -->\n{linked(blocks[found[1]], folder)}<!-- /{found[1]} -->"
+
+    return BLOCK.sub(block, text)
+
+
+def linked(text: str, folder: Path) -> str:
+    """Return a text of docs/ with its links as a page of another folder of the repository has them."""
+    if folder == Path("docs"):
+        return text
+    up = "../" * len(folder.parts)
+    text = re.sub(r"\]\((?!\.\./|https?:|#)", f"]({up}docs/", text)
+    text = text.replace("](../", f"]({up}")
+    return text.replace(f"]({up}{folder.as_posix()}/", "](") if folder.parts else text
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a workload in the words of a table.
+
+    costs   one a seed, against dense training: above 0 is worse, in points of accuracy or percent
+    shown   their interval
+    bytes   by quantity of the benchmark's page, its mean
+    """
+
+    workload: Workload
+    costs: Sequence[float]
+    shown: Shown
+    bytes: Mapping[str, float]
+
+    @property
+    def n(self) -> str:
+        return str(self.shown.n)
+
+    @property
+    def times(self) -> str:
+        """How many times fewer bytes than dense training one worker hands over."""
+        return frame.number([self.bytes[methods.LESS]])
+
+    @property
+    def payload(self) -> str:
+        return frame.amount([self.bytes[methods.PAYLOAD]])
+
+    @property
+    def wire(self) -> Mapping[int, str]:
+        """The traffic by number of workers."""
+        return {workers: frame.amount([self.bytes[name]]) for workers, name in methods.WIRE.items()}
+
+    @property
+    def quality(self) -> str:
+        return frame.number([self.bytes[methods.QUALITY]])
+
+    @property
+    def mean(self) -> str:
+        """The mean cost: of percentages the arithmetic one, as in the table of the benchmark's page."""
+        return f"{abs(float(np.mean(self.costs))):.1f}"
+
+    @property
+    def change(self) -> str:
+        """The change against dense training with its 95 % interval; of accuracy below 0 is worse."""
+        if not np.isfinite(self.costs).all():
+            return "diverged"
+        sign = -1 if self.workload.is_difference else 1
+        mean = _signed(sign * float(np.mean(self.costs)), 1)
+        if not self.has_interval:
+            return f"{mean} (one seed)" if self.shown.n == 1 else mean
+        low, high = sorted((sign * self.shown.low, sign * self.shown.high))
+        return f"{mean} ({_signed(low, 2)} to {_signed(high, 2)})"
+
+    @property
+    def cell(self) -> str:
+        """The change: bold where the whole interval is worse than 0, = where it is inside the margin."""
+        if self.is_worse:
+            return f"**{self.change}**"
+        return f"{self.change} =" if self.is_inside else self.change
+
+    @property
+    def has_interval(self) -> bool:
+        return self.shown.low < self.shown.high
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the whole interval is worse than 0."""
+        return self.has_interval and self.shown.low > 0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the whole interval lies inside the margin."""
+        margin = self.workload.margin
+        return self.has_interval and -margin < self.shown.low and self.shown.high < margin
+
+    @property
+    def words(self) -> str:
+        """What the interval says, in a sentence."""
+        low, high = self.shown.low, self.shown.high
+        if math.isinf(low):
+            return "Training diverged."
+        if not self.has_interval:
+            return "Too few seeds."
+        if low > 0:
+            return f"Costs {self._about(float(np.mean(self.costs)))}."
+        if high < 0:
+            return "Better than training without compression."
+        most = f"{math.ceil(round(10 * high, 6)) / 10:g} {self.workload.unit}"
+        if high < self.workload.margin:
+            return f"No cost seen, at most {most}."
+        return f"Not decided: no cost, or up to {most}."
+
+    def _about(self, cost: float) -> str:
+        """A cost to the nearest half point, or in percent to two digits."""
+        if not self.workload.is_difference:
+            return f"about {cost:.2g} %"
+        halves = round(2 * cost)
+        words = {0: "less than half a point", 1: "about half a point", 2: "about 1 point"}
+        return words.get(halves, f"about {halves / 2:g} points")
+
+
+class _Lookup(dict[str, Any]):
+    """A mapping that finds the value of a key once, when a field asks for it."""
+
+    def __init__(self, find: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, key: str) -> Any:
+        self[key] = self._find(key)
+        return self[key]
+
+
+class Settings(_Lookup):
+    """The settings of a workload by name. One that only other workloads have is `NO_RUNS` in every word.
+
+    parameters, workers   of the model, in millions, and among whom it trained
+    margin, seeds         of the workload, and of its settings with enough of them
+    """
+
+    def __init__(self, judged: Judged, found: pd.DataFrame, dense: Run, known: set[str]) -> None:
+        super().__init__(self._setting)
+        self._judged, self._found, self._known, self._name = judged, found, known, dense.model
+        self.parameters = f"{dense.summary['parameters'] / 1e6:.2g}"
+        self.workers = speed.workers_of(dense)
+        self.margin = f"{judged.workload.margin:g}"
+        self.names = [row.partition(".")[2] for row in judged.shown]
+        counts = {shown.n for row, shown in judged.shown.items() if shown.n >= MIN_SEEDS}
+        self.seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+    def _setting(self, setting: str) -> Any:
+        row = f"{self._name}.{setting}"
+        if row in self._judged.shown:
+            quantities = (*methods.WIRE.values(), methods.PAYLOAD, methods.LESS, methods.QUALITY)
+            return Setting(
+                self._judged.workload,
+                frame.of(self._found, methods.COST, row),
+                self._judged.shown[row],
+                {name: float(np.mean(frame.of(self._found, name, row))) for name in quantities},
+            )
+        if setting not in self._known:
+            raise KeyError(f"{setting}: no workload of the benchmark has this setting")
+        return SimpleNamespace(change=NO_RUNS, cell=NO_RUNS, words=NO_RUNS, times=NO_RUNS)
+
+
+def benchmark(folder: Path) -> dict[str, Settings]:
+    """Return the workloads of the benchmark's pool by name."""
+    runs = pool.read(folder, pool.records(folder)["methods"]["runs"])
+    runs = [run for run in runs if TUNES not in run.method]
+    found = methods.numbers(runs)
+    dense = {run.model: run for run in runs if run.method == DENSE}
+    known = {run.method for run in runs}
+    return {
+        name: Settings(methods.judged_of(found, name), found, dense[name], known)
+        for name in workloads()
+        if name in dense
+    }
+
+
+@dataclass(frozen=True)
+class Number:
+    """Mean and sample standard deviation over ``n`` seeds, and the paper's number."""
+
+    mean: float
+    sd: float
+    n: int
+    printed: float
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.mean:{spec}}" if spec else f"{self.mean:.2f} ± {self.sd:.2f}"
+
+
+def _table(folder: Path) -> pd.DataFrame:
+    """The numbers of a pool by artifact, row and quantity."""
+    table = pd.read_csv(folder / pool.NUMBERS_FILE)
+    return table.set_index(["artifact", "row", "quantity"]).sort_index()
+
+
+def _number(tables: Mapping[str, pd.DataFrame], key: str) -> Number:
+    """The number of ``<page> <row>, <quantity>``."""
+    page, _, rest = key.partition(" ")
+    place, _, artifact = page.rpartition("/")
+    row, _, quantity = rest.partition(", ")
+    line = tables[place].loc[[(artifact, row, quantity)]].iloc[0]
+    return Number(line["mean"], line["sd"], int(line["n"]), line["printed"])
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A check of a claim with its interval."""
+
+    kind: str
+    unit: str
+    measured: float
+    low: float
+    high: float
+    printed: float
+
+    def __format__(self, spec: str) -> str:
+        """The measured number as ``spec`` says (``1/.3g``: its inverse), else with unit and interval."""
+        if spec.startswith("1/"):
+            return f"{1 / self.measured:{spec[2:]}}"
+        if spec:
+            return f"{self.measured:{spec}}"
+        measured, low, high = (_digits(value) for value in (self.measured, self.low, self.high))
+        unit = {"ratio": "x", "difference": " points"}.get(self.kind, self.unit)
+        return f"{measured}{unit} ({low} to {high})" if low != high else f"{measured}{unit}"
+
+
+def _effect(verdicts: Mapping[str, Sequence[Mapping[str, Any]]], key: str) -> Effect:
+    """The check of ``<page> <claim>``, the first one unless a number follows."""
+    page, claim, *which = key.split(" ")
+    (own,) = (verdict for verdict in verdicts[page] if verdict["claim"] == claim)
+    found = own["effects"][int(which[0]) - 1 if which else 0]
+    return Effect(**{field.name: found[field.name] for field in fields(Effect)})
+
+
+def _count(verdicts: Mapping[str, Sequence[Mapping[str, Any]]], key: str) -> int:
+    """How many claims of ``<page> <end of the id> <verdict>`` there are."""
+    page, end, word = key.split(" ")
+    return sum(
+        (end == ANY or own["claim"].endswith(end)) and word in (ANY, own["verdict"])
+        for own in verdicts[page]
+    )
+
+
+def differing(root: Path) -> dict[str, int]:
+    """Return by page how many of its claims differ, above scale quick; pages without one are left out."""
+    counts = {
+        f"{file.parent.relative_to(root).as_posix()}/{artifact}": sum(
+            verdict["verdict"] == DIFFERS for verdict in record["verdicts"]
+        )
+        for file in root.glob(f"*/*/{pool.VERDICTS_FILE}")
+        if file.parent.name != QUICK
+        for artifact, record in pool.records(file.parent).items()
+    }
+    return {page: count for page, count in counts.items() if count}
+
+
+def _links(page: Path) -> dict[str, dict[str, str]]:
+    """The measured speedups on a link of 1 Gbit/s by method and model."""
+    _, _, table = page.read_text(encoding="utf-8").partition("\n| method |")
+    names, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.partition("\n\n")[0].splitlines()
+    ]
+    return {method: dict(zip(names, cells, strict=True)) for method, *cells in rows}
+
+
+def _digits(value: float) -> str:
+    """Three digits, zeros at the end among them."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _signed(value: float, decimals: int) -> str:
+    """A change with its sign; without one where it rounds to 0."""
+    rounded = round(value, decimals)
+    return f"{rounded:+.{decimals}f}" if rounded else f"{0:.{decimals}f}"
