@@ -253,35 +253,3 @@ def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"\n yours +not known +- ", said)
     with pytest.raises(UserError, match="^parameters: "):
         recommend([*given, "parameters=1e6"])
-
-
-WORDS = {
-    "no": 0,
-    "one": 1,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-}
-
-
-@pytest.mark.parametrize("largest", [0.5, 1])
-def test_the_docs_count_what_is_shown_to_lose_no_more(
-    largest: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recommend(["network=ethernet_1gbit", "workers=8", "model=resnet101", f"max_loss={largest}"])
-    # Losses, and a ? where the seeds do not show it; dense training has no interval.
-    cells = re.findall(
-        r"^ \S+ +-?\d\.\d\d( \?)? +-?\d\.\d\d to ", capsys.readouterr().out, re.MULTILINE
-    )
-    text = " ".join((RESULTS.parent / "docs" / "benchmark.md").read_text("utf-8").split())
-    said = {
-        0.5: r"published seeds (\w+) setting is shown to lose at most half a point",
-        1: r"`max_loss=1` (\w+) settings are shown to lose no more",
-    }
-    (word,) = re.findall(said[largest], text)
-    assert len(cells) >= 5
-    assert cells.count("") == WORDS[word]
