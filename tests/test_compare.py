@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.text import Text
 
 from dgc_repro import compare
+from dgc_repro import names as names_of_keys
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import composed
@@ -230,6 +231,17 @@ def test_runs_of_other_components_are_other_lines() -> None:
     del older.config["schedule"]
     assert lines(a_run(), older) == {"Dense": 2}  # a record without the group
     assert lines(a_run(), a_run("TopK")) == {"Dense": 1, "TopK": 1}
+
+
+@pytest.mark.parametrize("key", ["train.fragments", "train.mixing", "exchange.aggregation"])
+def test_a_record_that_is_older_than_a_key_has_its_default(key: str) -> None:
+    """Seeds that were trained before and after an update had been two lines."""
+    group, name = key.split(".")
+    default = names_of_keys.defaults_of_sections()[group][name]
+    runs = [a_run(seed=seed, **{key.replace(".", "__"): default}) for seed in range(2)]
+    del runs[0].config[group][name]
+    other = a_run(seed=2, **{key.replace(".", "__"): 7})
+    assert sorted(lines(*runs, other).values()) == [1, 2]
 
 
 def test_each_data_set_and_each_metric_has_a_table_of_its_own() -> None:
