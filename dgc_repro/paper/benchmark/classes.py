@@ -14,7 +14,8 @@ Percentages are tested as logarithms of the ratio.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,18 +27,22 @@ from dgc_repro.paper.verdict import MIN_SEEDS
 
 Word = Literal["equivalent", "better", "worse", "undecided"]
 WORDS: tuple[Word, ...] = ("equivalent", "better", "worse", "undecided")
+MOST_MORE = 99
+"""Of the seeds that `Judged.more_seeds` looks at."""
 
 
 @dataclass(frozen=True)
 class Shown:
     """A setting's loss: its mean over ``n`` seeds (of percentages the geometric one) and its 95 % interval.
-    Without an interval all three are equal. They are infinite where a seed diverged."""
+    Without an interval all three are equal. They are infinite where a seed diverged. ``alone``: the word
+    without Holm's correction."""
 
     word: Word
     n: int
     mean: float
     low: float
     high: float
+    alone: Word = "undecided"
 
     @property
     def bars(self) -> tuple[float, float]:
@@ -70,6 +75,21 @@ class Judged:
         p_values = [one.p_inside(-math.inf, bound) for one in self.estimates.values()]
         return {row for row, p in zip(self.estimates, holm(p_values), strict=True) if _is_shown(p)}
 
+    def more_seeds(self, row: str) -> int | None:
+        """How many more seeds would decide a row, if its mean and its spread and all other rows stay as they
+        are. None: more than `MOST_MORE`, or unknown, because the row has too few seeds for an estimate."""
+        rows = list(self.estimates)
+        if row not in rows:
+            return None
+        place, estimates = rows.index(row), list(self.estimates.values())
+
+        def is_decided(seeds: int) -> bool:
+            longer = [*estimates[:place], estimates[place].extended(seeds), *estimates[place + 1 :]]
+            return _words(longer, self.workload)[place] != "undecided"
+
+        found = bisect_left(range(MOST_MORE + 1), True, key=is_decided)
+        return found if found <= MOST_MORE else None
+
     @property
     def half_widths(self) -> list[float]:
         """Of the intervals, in the workload's unit."""
@@ -99,25 +119,31 @@ def judge(losses: Mapping[str, Sequence[float]], workload: Workload) -> Judged:
     )
     by_row = dict(zip(tested, estimates, strict=True))
     words = dict(zip(tested, _words(estimates, workload), strict=True))
+    alone = dict(zip(tested, _words(estimates, workload, correct=list), strict=True))
     shown = {}
     for row, own in losses.items():
         if row in tested:
             one = by_row[row]
-            numbers = (_loss(value, workload) for value in (one.mean, one.low, one.high))
-            shown[row] = Shown(words[row], len(own), *numbers)
+            mean, low, high = (_loss(value, workload) for value in (one.mean, one.low, one.high))
+            shown[row] = Shown(words[row], len(own), mean, low, high, alone[row])
         elif row not in finite:
-            shown[row] = Shown("worse", len(own), *3 * (math.inf,))
+            shown[row] = Shown("worse", len(own), *3 * (math.inf,), "worse")
         else:  # too few seeds, or the training of dense itself
             word: Word = "equivalent" if len(own) >= MIN_SEEDS else "undecided"
-            shown[row] = Shown(word, len(own), *3 * (float(np.mean(own)),))
+            shown[row] = Shown(word, len(own), *3 * (float(np.mean(own)),), word)
     return Judged(workload, shown, by_row, prior)
 
 
-def _words(estimates: Sequence[Estimate], workload: Workload) -> list[Word]:
+def _words(
+    estimates: Sequence[Estimate],
+    workload: Workload,
+    correct: Callable[[Sequence[float]], list[float]] = holm,
+) -> list[Word]:
+    """The word of each estimate. ``correct``: the p-values of a question for their number."""
     none, margin = _effect(0.0, workload), _effect(workload.margin, workload)
     low = -margin if workload.is_difference else 1 / margin
-    differs = holm([one.p_outside(none, none) for one in estimates])
-    is_small = holm([one.p_inside(low, margin) for one in estimates])
+    differs = correct([one.p_outside(none, none) for one in estimates])
+    is_small = correct([one.p_inside(low, margin) for one in estimates])
     found: list[Word] = ["better" if one.mean < none else "worse" for one in estimates]
     return [
         "equivalent" if _is_shown(small) else word if _is_shown(large) else "undecided"
