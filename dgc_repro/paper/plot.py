@@ -38,6 +38,12 @@ HALO = (withStroke(linewidth=2.5, foreground="white"),)
 MARKER_POINTS = 4.5
 """Half the side of a marker's place."""
 LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+LEGEND_SHARE = 1 / 3
+"""Of a figure's height: a legend below the panels that is higher makes a higher figure."""
+BESIDE: dict[str, Any] = {
+    "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0, "handlelength": 1,
+}  # fmt: skip
+"""Of a legend: a list at the right of a panel."""
 MILLION = 1e6
 LARGE_UNITS = ((1e12, " T"), (1e9, " G"), (MILLION, " M"))
 Panels = list[tuple[str, Callable[[Axes], None]]]
@@ -113,8 +119,8 @@ def figure(
 ) -> Figure:
     """A figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
 
-    ``caption``: scale, model, data, n, under the title. ``size``: of a panel, in inches. ``legend``: columns
-    of the one legend below all panels, 0 for none."""
+    ``caption``: scale, model, data, n, under the title. ``size``: of a panel, in inches. ``legend``: most
+    columns of the one legend below all panels, 0 for none."""
     columns = min(columns, len(panels))
     num_rows = -(-len(panels) // columns)
     width = max(size[0] * columns, 5.6)
@@ -131,15 +137,31 @@ def figure(
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         if legend:
-            handles: dict[str, Any] = {}
-            for axes in places:
-                lines, labels = axes.get_legend_handles_labels()
-                handles |= dict(zip(labels, lines, strict=True))
-            drawing.legend(
-                list(handles.values()), list(handles), loc="outside lower center", ncols=legend,
-                handlelength=3,
-            )  # fmt: skip
+            _legend(drawing, legend)
     return drawing
+
+
+def _legend(drawing: Figure, most: int) -> None:
+    """Draw the legend of all panels below them, in at most ``most`` columns that the canvas has room for.
+    A name that is wider than the canvas has several rows; a high legend makes a higher canvas."""
+    handles: dict[str, Any] = {}
+    for axes in drawing.axes:
+        lines, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, lines, strict=True))
+    names, letters = list(handles), max(map(len, handles), default=1)
+    for columns in itertools.chain(range(most, 0, -1), itertools.repeat(1)):
+        drawn = drawing.legend(
+            list(handles.values()), names, loc="outside lower center", ncols=columns, handlelength=3,
+        )  # fmt: skip
+        size = drawn.get_window_extent()
+        if size.width <= drawing.bbox.width or letters == 1:
+            break
+        drawn.remove()
+        if columns == 1:
+            letters = max(1, int(0.95 * letters * drawing.bbox.width / size.width))
+            names = [textwrap.fill(name, letters) for name in handles]
+    if size.height > LEGEND_SHARE * drawing.bbox.height:
+        drawing.set_figheight(drawing.get_figheight() + size.height / drawing.dpi)
 
 
 def literal(text: str) -> str:
