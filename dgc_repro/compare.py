@@ -378,7 +378,7 @@ def show_judged(judged: Sequence[tuple[Task, Against]], console: Console) -> Non
 def _print(
     headings: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], console: Console
 ) -> None:
-    """Print a table and its notes. In a narrow terminal names and "undecided, n = 1" have several lines."""
+    """Print a table and its notes. Where it is wider than the terminal, its words have several lines."""
     grid = Table(box=None, pad_edge=False)
     columns = list(zip(*rows, strict=True))
     widths = [
@@ -386,7 +386,10 @@ def _print(
         for heading, cells in zip(headings, columns, strict=True)
     ]
     if sum(widths) + 2 * len(widths) - 2 > console.width:
-        columns[1:] = [tuple(cell.replace(", ", ",\n") for cell in cells) for cells in columns[1:]]
+        columns[1:] = [
+            tuple(cell.replace(", ", ",\n").replace(" in ", "\nin ") for cell in cells)
+            for cells in columns[1:]
+        ]
     for place, heading in enumerate(headings):
         grid.add_column(
             heading, justify="right" if place else "left", no_wrap=place > 0, overflow="fold"

@@ -583,15 +583,16 @@ def test_no_unit_and_no_column_is_cut_in_80_columns() -> None:
     )
     for word in ("TB", "GB", "MB", "kB", "G", "%", "±", *headings.split()):
         assert word in words, word
-    cells = (
-        "1.29 TB, 1.3 GB, 2.6 MB, 3.2 kB, 12.3 G, diverged in 1 of 3, 90.50 ± 0.50, 12346 ± 0, 992x"
-    )
+    cells = "1.29 TB, 1.3 GB, 2.6 MB, 3.2 kB, 12.3 G, diverged, in 1 of 3, 90.50 ± 0.50, 12346 ± 0, 992x"
     for cell in cells.split(", "):
         assert cell in text, cell
     assert "undecided," in text
     assert "n = 2" in text
     wide = printed_at(150, runs)
     assert "undecided, n = 2" in wide
+    assert "diverged in 1 of 3" in wide
+    for word in ("momentum", "correction", "feedback", "PowerSGD"):  # names keep room for words
+        assert word in words, word
 
 
 # The figure
