@@ -381,7 +381,8 @@ def test_the_published_runs_of_low_have_the_classes_and_intervals_of_the_page() 
     (reference,) = (line for line, rows in row_of.items() if rows == {"low.dense"})
     ((_, one),) = compare.judged_against([task], reference)
     found = {row: one.judged.shown[line] for line, rows in row_of.items() for row in rows}
-    assert found == methods.judged_of(methods.numbers(runs), "low").shown  # bit for bit
+    judged = methods.judged_of(methods.numbers(runs), "low").shown
+    assert found == judged  # bit for bit
     # The page as it is printed.
     text = (RESULTS / "benchmark/small/methods/table.md").read_text(encoding="utf-8")
     section = text.partition("\n## images, recipe low\n")[2].partition("\n## ")[0]
@@ -390,7 +391,9 @@ def test_the_published_runs_of_low_have_the_classes_and_intervals_of_the_page() 
         for line in section.splitlines()
         if line.startswith("|")
     ]
-    page = {f"low.{line[0]}": dict(zip(heads, line, strict=True)) for line in lines}
+    page = {
+        row: dict(zip(heads, line, strict=True)) for row, line in zip(judged, lines, strict=True)
+    }
     assert len(page) == len(found) == 39
     rows = {line: cells for line, *cells in one.rows}
     for line, (row,) in row_of.items():
