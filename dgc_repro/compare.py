@@ -6,11 +6,16 @@ key and says how many settings they pool. Two runs of the same settings and seed
 this package, are two lines with the hashes of their folders; copies of a folder count once. Each data set has
 its own table and panel: final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds). Runs of
 papers are left out unless ``--paper`` is given.
+
+``--against dense`` also judges each setting against a reference, by pairs of runs with one seed and with the
+code of the benchmark's pages: what it costs in quality with a 95 % interval, its class, and how many times
+fewer bytes it sends. The figure against.png shows cost against bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 import sys
@@ -30,11 +35,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.files import replace
 from dgc_repro.paper import facts, panels, plot, setting_names
+from dgc_repro.paper.against import Against, against, unlike, workload_of
+from dgc_repro.paper.benchmark import tradeoff
 from dgc_repro.paper.frame import amount, count, number
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import MIN_SEEDS
 from dgc_repro.progress import console_of
 from dgc_repro.results import finished_runs
 
@@ -50,6 +58,16 @@ AMOUNTS = {
     "wire_bytes": ("comm/wire_bytes", "wire", amount),
     "seconds": ("time/train_seconds", "training s", number),
 }
+DENSE = "Dense"
+"""The compressor that sweeps are judged against."""
+LEAST_WIDTH, WIDTH_OF_A_FILE = 80, 100
+"""Characters of a line on a terminal, and where there is none."""
+CLASSES = (
+    "The cost is how much worse a setting is than the reference with the same seed. The class needs "
+    f"{MIN_SEEDS} seeds: equivalent (the cost is within the margin), better, worse or undecided, with Holm's "
+    "correction over the settings of the table. The class alone is the class without this correction. More "
+    "seeds: so many would decide the class if the mean and the spread stay as they are."
+)
 MARKERS = (*plot.MARKERS, "<", ">", "p", "*", "h", "d", "8")
 LEAST_SPAN = 2.0
 """Smallest ratio of the two ends of the figure's x axis."""
@@ -65,6 +83,7 @@ ROW_INCHES, CHARACTER_INCHES = 0.209, 0.0855
 class Task:
     """The runs on one data set.
 
+    runs    the runs, in the order of the table
     table   one row a run: ``task``, ``line`` (what its line is called), ``settings`` (what its settings are
             called), ``seed``, ``metric``, ``quality``, floats, payload_bytes and wire_bytes of one worker,
             seconds of training, ``folder``
@@ -74,6 +93,7 @@ class Task:
 
     name: str
     metric: str
+    runs: tuple[Run, ...]
     table: pd.DataFrame
     facts: str
     notes: tuple[str, ...]
@@ -90,6 +110,19 @@ class Task:
 
         return sorted(found, key=place)
 
+    @property
+    def runs_of(self) -> dict[str, list[Run]]:
+        """The runs of each line, in the order of `lines`."""
+        return {name: [self.runs[place] for place in rows.index] for name, rows in self.lines}
+
+    def called(self, name: str) -> list[str]:
+        """The lines that a name may mean: that of the line, else its compressor."""
+        runs_of = self.runs_of
+        if name in runs_of:
+            return [name]
+        own = name.casefold()
+        return [line for line, runs in runs_of.items() if own in _compressors(runs)]
+
 
 def main(arguments: Sequence[str]) -> None:
     """The command. Raises UserError where there is nothing to compare."""
@@ -103,10 +136,28 @@ def main(arguments: Sequence[str]) -> None:
         "folder", nargs="?", default="runs", help="run folders below it are compared"
     )
     parser.add_argument("--by", help="a config key or `compressor`: what lines are called")
-    parser.add_argument("--x", choices=AMOUNTS, default="payload_bytes")
+    parser.add_argument(
+        "--x", choices=AMOUNTS, default="payload_bytes", help="the x axis of compare.png"
+    )
     parser.add_argument("--paper", action="store_true", help="runs of papers too")
-    parser.add_argument("--out", type=Path, help="folder of compare.csv and compare.png")
+    parser.add_argument("--out", type=Path, help="folder of the tables and figures")
+    parser.add_argument(
+        "--against", metavar="NAME", help="judge all settings against this one: dense, ..."
+    )
+    parser.add_argument(
+        "--margin", help="points of accuracy, or %% of perplexity (the benchmark's)"
+    )
     given = parser.parse_args(arguments)
+    margin = _margin(given.margin)
+    refuse_first_of(
+        {
+            "--margin: is for --against; give --against dense too": margin is not None
+            and given.against is None,
+            "--against: compares settings, and a line of --by may pool several; leave --by out": given.by
+            is not None
+            and given.against is not None,
+        }
+    )
     runs = finished_runs(given.folder)
     kept = [run for run in runs if given.paper or not is_of_paper(run)]
     if not kept:
@@ -115,10 +166,11 @@ def main(arguments: Sequence[str]) -> None:
             "own"
         )
     tasks = compared(kept, given.by)
+    judged = [] if given.against is None else judged_against(tasks, given.against, margin)
     place = given.out or Path(given.folder)
-    console = console_of(sys.stdout)
-    console.width = max(100, console.width)
-    show(tasks, console)
+    screen = console()
+    show(tasks, screen)
+    show_judged(judged, screen)
     if len(kept) < len(runs):
         print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
     place.mkdir(parents=True, exist_ok=True)
@@ -126,6 +178,29 @@ def main(arguments: Sequence[str]) -> None:
     replace(place / "compare.csv", table.encode())
     plot.save(figure(tasks, given.x), place, "compare")
     print(f"table: {place / 'compare.csv'}\nfigure: {place / 'compare.png'}")
+    if judged:
+        plot.save(figure_against(judged), place, "against")
+        print(f"cost against bytes: {place / 'against.png'}")
+
+
+def console() -> Console:
+    """Return a console for tables: as wide as the terminal, and at least as wide as their numbers need."""
+    found = console_of(sys.stdout)
+    found.width = max(LEAST_WIDTH if found.is_terminal else WIDTH_OF_A_FILE, found.width)
+    return found
+
+
+def _margin(given: str | None) -> float | None:
+    """The margin in words as a number. Raises UserError for one that is no number above 0."""
+    if given is None:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < (margin := float(given)) < math.inf:
+            return margin
+    raise UserError(
+        f"--margin: a number above 0, points of accuracy or percent of perplexity, got {given!r}; "
+        "such as 0.5"
+    )
 
 
 def is_of_paper(run: Run) -> bool:
@@ -188,7 +263,7 @@ def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Tas
         if several > 1
     ]
     text = setting_names.bounded("; ".join((facts.data_text(runs), *said)))
-    return Task(dataset, metric, table, text, tuple(notes))
+    return Task(dataset, metric, tuple(runs), table, text, tuple(notes))
 
 
 def _told_apart(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
@@ -226,39 +301,113 @@ def _quality(rows: pd.DataFrame) -> str:
     return f"diverged in {lost} of {len(values)}" if lost else number(values, 2)
 
 
+def judged_against(
+    tasks: Sequence[Task], name: str, margin: float | None = None
+) -> list[tuple[Task, Against]]:
+    """Judge the lines of each task that has a line of this name. Raises UserError where none has, and where
+    the name may mean several lines."""
+    called = [(task, task.called(name)) for task in tasks]
+    for task, lines in called:
+        if len(lines) > 1:
+            raise UserError(
+                f"--against: {name!r} may be one of several settings of {task.name}; give one of: "
+                f"{_quoted(lines)}"
+            )
+    if not any(lines for _, lines in called):
+        every = [line for task in tasks for line, _ in task.lines]
+        raise UserError(f"--against: no setting {name!r}; there are: {_quoted(every)}")
+    return [(task, _against(task, lines[0], margin)) for task, lines in called if lines]
+
+
+def judged_sweep(tasks: Sequence[Task]) -> list[tuple[Task, Against]]:
+    """Judge the tasks in which one line is uncompressed training and all lines train the same model in the
+    same way, against that line."""
+    found = []
+    for task in tasks:
+        lines = task.called(DENSE)
+        if len(lines) == 1 and len(task.lines) > 1 and not unlike(task.runs):
+            found.append((task, _against(task, lines[0], None)))
+    return found
+
+
+def _against(task: Task, reference: str, margin: float | None) -> Against:
+    workload = workload_of(task.name, task.metric.removeprefix("test/"), margin)
+    return against(task.runs_of, reference, workload)
+
+
+def _compressors(runs: Sequence[Run]) -> list[str]:
+    """What the compressor of a line may be called: its module and its class, in small letters."""
+    target = str(runs[0].setting("compressor._target_", "")).casefold()
+    return target.split(".")[-2:]
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return "; ".join(f'"{name}"' for name in names)
+
+
 def show(tasks: Sequence[Task], console: Console) -> None:
     """Print the tables, best quality first."""
     for task in tasks:
         label, unit = QUALITIES[task.metric]
         if len(tasks) > 1:
             console.print(f"\n[bold]{escape(task.name)}[/bold]")
-        grid = Table(box=None, pad_edge=False)
-        grid.add_column("settings", overflow="fold")
-        amounts = [name for _, name, _ in AMOUNTS.values()]
-        for heading in ("n", f"{label} {unit}".rstrip(), *amounts):
-            grid.add_column(heading, justify="right", no_wrap=True)
+        names = [label, *(name for _, name, _ in AMOUNTS.values())]
+        headings = ["settings", "n", *(name.replace(" ", "\n", 1) for name in names)]
+        headings[2] = f"{headings[2]} {unit}".rstrip()
+        grid = []
         for name, rows in task.lines:
             cells = [str(len(rows)), _quality(rows)]
             for key, (_, _, form) in AMOUNTS.items():
                 write: Callable[[Sequence[float]], str] = form
                 cells.append(write(list(rows[key])))
-            grid.add_row(escape(name), *cells)  # wrap=[...] is no markup
-        console.print(grid)
-        for note in task.notes:
-            console.print(escape(note))
+            grid.append((name, *cells))
+        _print(headings, grid, task.notes, console)
+
+
+def show_judged(judged: Sequence[tuple[Task, Against]], console: Console) -> None:
+    """Print what the seeds show of each setting, most bytes first."""
+    for task, one in judged:
+        of = f"{task.name}: " * (len(judged) > 1)
+        title = f"{of}against {one.reference}, margin {one.margin}"
+        console.print(f"\n[bold]{escape(title)}[/bold]")
+        _print(one.headings, one.rows, one.notes, console)
+    if judged:
+        console.print(CLASSES)
+
+
+def _print(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], console: Console
+) -> None:
+    """Print a table and its notes. Where it is wider than the terminal, its words have several lines."""
+    grid = Table(box=None, pad_edge=False)
+    columns = list(zip(*rows, strict=True))
+    widths = [
+        max(len(line) for cell in (heading, *cells) for line in cell.splitlines())
+        for heading, cells in zip(headings, columns, strict=True)
+    ]
+    if sum(widths) + 2 * len(widths) - 2 > console.width:
+        columns[1:] = [
+            tuple(cell.replace(", ", ",\n").replace(" in ", "\nin ") for cell in cells)
+            for cells in columns[1:]
+        ]
+    for place, heading in enumerate(headings):
+        grid.add_column(
+            heading, justify="right" if place else "left", no_wrap=place > 0, overflow="fold"
+        )
+    for row in zip(*columns, strict=True):
+        grid.add_row(*map(escape, row))  # wrap=[...] is no markup
+    console.print(grid)
+    for note in notes:
+        console.print(escape(note))
 
 
 def figure(tasks: Sequence[Task], x: str) -> Figure:
     """Final quality against what was sent or the time: a panel for each data set, and its lines, best first,
     in a legend beside it."""
-    width, height = PANEL
-    names = [[_in_rows(name) for name, _ in task.lines] for task in tasks]
-    letters = max(len(row) for task in names for name in task for row in name.splitlines())
-    rows = max(sum(name.count("\n") + 1 for name in task) for task in names)
     counts = [len(rows) for task in tasks for _, rows in task.lines]
-    least, most = min(counts), max(counts)
+    most = max(counts)
     said = [
-        f"n = {least}" if least == most else f"n = {least} to {most}",
+        _n(counts),
         *(["mean ± sample standard deviation"] if most > 1 else []),
         *(
             f"{task.name}: " * (len(tasks) > 1) + "; ".join((task.facts, *task.notes))
@@ -270,8 +419,44 @@ def figure(tasks: Sequence[Task], x: str) -> Figure:
     ]
     qualities = " and ".join(dict.fromkeys(QUALITIES[task.metric][0] for task in tasks))
     what = f"{qualities} against {AMOUNTS[x][1]}".capitalize()
-    size = (width + 0.6 + CHARACTER_INCHES * letters, max(height, ROW_INCHES * rows))
-    return plot.figure(what, said, drawn, columns=1, legend=0, size=size)
+    return plot.figure(what, said, drawn, columns=1, legend=0, size=_size(tasks))
+
+
+def figure_against(judged: Sequence[tuple[Task, Against]]) -> Figure:
+    """Cost of quality against times fewer bytes, like the README's figure: a panel for each data set."""
+    said, clouds = [], []
+    for task, one in judged:
+        of = f"{task.name}: " * (len(judged) > 1)
+        shown = one.judged.shown
+        said.append(f"{of}against {one.reference}, {_n([each.n for each in shown.values()])}")
+        if lost := [line for line, each in shown.items() if math.isinf(each.mean)]:
+            said.append(f"{of}diverged in a seed: {', '.join(lost)}")
+        said.append(f"{of}grey: a cost within ±{one.margin}")
+        keys = {line: f"{_compressors(runs)[0]}_{line}" for line, runs in task.runs_of.items()}
+        clouds.append(
+            tradeoff.Cloud(
+                task.name if len(judged) > 1 else "", one.workload,
+                {keys[line]: point for line, point in one.points.items()},
+                {keys[line]: _in_rows(line) for line in keys}, _size([task]),
+            )
+        )  # fmt: skip
+    said += ["bars: 95 % interval, if there is one", *(task.facts for task, _ in judged)]
+    x = "payload: times fewer bytes than the reference"
+    return tradeoff.clouds("What fewer bytes cost", said, clouds, x)
+
+
+def _n(counts: Sequence[int]) -> str:
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"n = {least}" if least == most else f"n = {least} to {most}"
+
+
+def _size(tasks: Sequence[Task]) -> tuple[float, float]:
+    """Inches of a panel with the list of its lines."""
+    width, height = PANEL
+    names = [[_in_rows(name) for name, _ in task.lines] for task in tasks]
+    letters = max(len(row) for task in names for name in task for row in name.splitlines())
+    rows = max(sum(name.count("\n") + 1 for name in task) for task in names)
+    return width + 0.6 + CHARACTER_INCHES * letters, max(height, ROW_INCHES * rows)
 
 
 def _in_rows(name: str) -> str:
@@ -316,4 +501,4 @@ def _panel(task: Task, x: str, axes: Axes) -> None:
         axes.set_xlim(middle / half, middle * half)
     axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (MB)" if "bytes" in x else ""))
     axes.set_ylabel(f"{label} ({unit})" if unit else label)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, handlelength=1)
+    axes.legend(**plot.BESIDE)

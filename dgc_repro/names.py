@@ -101,6 +101,14 @@ def scale_of(family: str, name: str) -> dict[str, Any] | None:
     return dict(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
+@functools.cache
+def defaults_of_sections() -> dict[str, Any]:
+    """The settings of a run's sections that are no component's, as the files of conf/ have them."""
+    files = (conf_dir() / f"{name}.yaml" for name in ("config", "base", "launch/local"))
+    config, base, launch = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)
+    return {**config, **base, "launch": launch}
+
+
 def git(command: str) -> str:
     """The output of git in the package's own checkout; empty where there is none."""
     try:

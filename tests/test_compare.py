@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import shutil
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +19,19 @@ import pytest
 import yaml
 from matplotlib import cbook
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dgc_repro import compare
+from dgc_repro import names as names_of_keys
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import composed
-from dgc_repro.paper import setting_names
+from dgc_repro.paper import panels, plot, setting_names
+from dgc_repro.paper.benchmark import methods
+from dgc_repro.paper.benchmark.workloads import TUNES, workloads
 from dgc_repro.paper.records import Run, read_run
+from dgc_repro.results import RESULTS, published_runs
 
 FINISHED = read_run(Path(__file__).resolve().parent / "finished_run")
 
@@ -44,11 +51,13 @@ def a_run(
             node = node.setdefault(group, {})
         node[last] = value
     found = {"test/accuracy_percent": quality, "comm/payload_bytes": payload} | (summary or {})
+    last = {key: value for key, value in found.items() if "/" in key}
     return replace(
         FINISHED,
         id=f"{compressor.lower()}-s{seed}-0a1b2c3d",
         config=config,
         summary=FINISHED.summary | found,
+        epochs=FINISHED.epochs.tail(1).assign(**last),
     )
 
 
@@ -232,6 +241,17 @@ def test_runs_of_other_components_are_other_lines() -> None:
     assert lines(a_run(), a_run("TopK")) == {"Dense": 1, "TopK": 1}
 
 
+@pytest.mark.parametrize("key", ["train.fragments", "train.mixing", "exchange.aggregation"])
+def test_a_record_that_is_older_than_a_key_has_its_default(key: str) -> None:
+    """Seeds that were trained before and after an update had been two lines."""
+    group, name = key.split(".")
+    default = names_of_keys.defaults_of_sections()[group][name]
+    runs = [a_run(seed=seed, **{key.replace(".", "__"): default}) for seed in range(2)]
+    del runs[0].config[group][name]
+    other = a_run(seed=2, **{key.replace(".", "__"): 7})
+    assert sorted(lines(*runs, other).values()) == [1, 2]
+
+
 def test_each_data_set_and_each_metric_has_a_table_of_its_own() -> None:
     perplexity = {"test/perplexity": 80.0}
     words = [
@@ -322,6 +342,262 @@ def test_runs_of_papers_are_left_out_unless_asked_for(
     assert "left out" not in printed
 
 
+# Against a reference
+
+
+def seeds(compressor: str, *qualities: float, first: int = 0, **settings: Any) -> list[Run]:
+    """Runs of one setting, a seed for each quality."""
+    return [
+        a_run(compressor, seed, quality, **settings)
+        for seed, quality in enumerate(qualities, first)
+    ]
+
+
+def shown(runs: Sequence[Run], name: str = "dense", margin: float | None = None) -> dict[str, str]:
+    """Rows of the table against a reference: all cells but the name's, by name."""
+    ((_, one),) = compare.judged_against(compare.compared(runs), name, margin)
+    return {name: " | ".join(cells) for name, *cells in one.rows}
+
+
+def printed_at(width: int, runs: Sequence[Run], name: str = "dense") -> str:
+    """What is printed of runs in a terminal of this width."""
+    console = compare.Console(width=width, file=io.StringIO(), highlight=False)
+    tasks = compare.compared(runs)
+    compare.show(tasks, console)
+    compare.show_judged(compare.judged_against(tasks, name), console)
+    found = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(found, str)
+    return found
+
+
+def test_the_published_runs_of_low_have_the_classes_and_intervals_of_the_page() -> None:
+    runs = [
+        run
+        for run in published_runs("benchmark/small")
+        if run.model == "low" and TUNES not in run.method
+    ]
+    (task,) = compare.compared(runs)
+    row_of = {line: {run.row for run in own} for line, own in task.runs_of.items()}
+    (reference,) = (line for line, rows in row_of.items() if rows == {"low.dense"})
+    ((_, one),) = compare.judged_against([task], reference)
+    found = {row: one.judged.shown[line] for line, rows in row_of.items() for row in rows}
+    judged = methods.judged_of(methods.numbers(runs), "low").shown
+    assert found == judged  # bit for bit
+    # The page as it is printed.
+    text = (RESULTS / "benchmark/small/methods/table.md").read_text(encoding="utf-8")
+    section = text.partition("\n## images, recipe low\n")[2].partition("\n## ")[0]
+    heads, _, *lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    page = {
+        row: dict(zip(heads, line, strict=True)) for row, line in zip(judged, lines, strict=True)
+    }
+    assert len(page) == len(found) == 39
+    rows = {line: cells for line, *cells in one.rows}
+    for line, (row,) in row_of.items():
+        n, less, _, interval, word, *_ = rows[line]
+        printed = [page[row][head] for head in ("n", "times less", "95 % interval", "class")]
+        assert [n, less, interval, word.partition(",")[0]] == printed
+
+
+def test_the_table_has_cost_interval_class_and_seeds_that_are_missing() -> None:
+    dense = seeds("Dense", 90.0, 91.0, 92.0)
+    close = seeds("Uniform", 89.9, 91.0, 92.0, payload=2.5e5)
+    worse = seeds("TopK", 80.0, 81.1, 82.0, payload=1e4)
+    assert shown([*dense, *close, *worse]) == {
+        "Dense": "3 | 1.00x | 0.00 | - | - | - | -",
+        "Uniform": "3 | 4.00x | 0.03 | -0.11 to 0.18 | equivalent | equivalent | -",
+        "TopK": "3 | 100x | 9.97 | 9.82 to 10.11 | worse | worse | -",
+    }
+    assert shown([*dense, *close], margin=0.15)["Uniform"].endswith("undecided | undecided | 1")
+    assert shown([*dense, *close], "uniform")["Dense"].startswith(
+        "3 | 0.25x | -0.03 | -0.18 to 0.11"
+    )
+
+
+def test_one_pair_of_seeds_is_undecided() -> None:
+    rows = shown([*seeds("Dense", 90.0), *seeds("TopK", 50.0)])
+    assert rows["TopK"] == "1 | 1.00x | 40.00 | - | undecided, n = 1 | - | 2+"
+    two = shown([*seeds("Dense", 90.0, 91.0, 92.0), *seeds("TopK", 50.0, 51.0)])
+    assert two["TopK"] == "2 | 1.00x | 40.00 | - | undecided, n = 2 | - | 1+"
+
+
+def test_seeds_that_only_one_side_has_are_named() -> None:
+    runs = [
+        *seeds("Dense", 90.0, 91.0, 92.0),
+        *seeds("TopK", 90.0, 91.0, 92.0, first=1),
+        *seeds("Uniform", 9.0, first=7),
+    ]
+    ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
+    assert one.notes == (
+        "TopK: seed 3, which the reference lacks",
+        "TopK: no seed 0, which the reference has",
+        "Uniform: seed 7, which the reference lacks",
+        "Uniform: no seeds 0, 1, 2, which the reference has",
+    )
+    rows = shown(runs)
+    assert rows["Uniform"] == "0 | - | - | - | undecided, n = 0 | - | 3+"
+    assert rows["TopK"].startswith("2 | 1.00x")
+
+
+def test_a_seed_that_diverged_is_worse_and_of_the_reference_is_left_out() -> None:
+    nan = float("nan")
+    runs = [*seeds("Dense", 90.0, 91.0, nan), *seeds("TopK", 90.0, nan, 91.0)]
+    ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
+    assert one.notes[0] == "the reference diverged with seed 2, which is left out"
+    assert shown(runs)["TopK"].startswith("2 | 1.00x | diverged in 1 of 2 | - | worse")
+    figure = compare.figure_against([(compare.compared(runs)[0], one)])
+    (heading,) = [
+        text for text in figure.findobj(Text) if "diverged in a seed: TopK" in text.get_text()
+    ]
+    assert heading
+
+
+def test_perplexities_are_compared_in_percent() -> None:
+    runs = [
+        run
+        for compressor, values in (("Dense", (100.0, 110.0, 120.0)), ("TopK", (110.0, 121.0, 132.0)))
+        for run in (
+            a_run(compressor, seed, summary={"test/perplexity": value}) for seed, value in enumerate(values)
+        )
+    ]  # fmt: skip
+    ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
+    assert one.headings[3] == "cost,\n%"
+    assert one.workload.margin == 1
+    assert shown(runs)["TopK"].startswith("3 | 1.00x | 10.00 | ")
+
+
+def test_the_margin_is_the_benchmarks() -> None:
+    ((_, one),) = compare.judged_against(compare.compared(seeds("Dense", 90.0)), "dense")
+    assert one.workload.margin == workloads()["low"].margin
+
+
+def test_a_reference_is_a_line_or_its_compressor() -> None:
+    runs = [*seeds("Dense", 90.0), *seeds("TopK", 90.0, wrap=("error_feedback",))]
+    runs[1].config["compressor"]["_target_"] = "my_methods.top_blocks.TopBlocks"
+    for name in ("dense", "Dense", "TopBlocks + error feedback", "topblocks", "top_blocks"):
+        assert len(shown(runs, name)) == 2
+    two = [a_run(optimizer__lr=lr) for lr in (0.1, 0.2)]
+    assert set(shown(two, "Dense, lr=0.1")) == {"Dense, lr=0.1", "Dense, lr=0.2"}
+    with pytest.raises(
+        UserError, match=r"^--against: 'dense' may be .*: \"Dense, lr=0.1\"; \"Dense, lr=0.2\"$"
+    ):
+        shown(two, "dense")
+    with pytest.raises(
+        UserError, match=r"^--against: no setting 'dens'; there are: \"Dense\"; \"Top"
+    ):
+        shown(runs, "dens")
+
+
+def test_a_data_set_without_the_reference_is_not_judged() -> None:
+    runs = [*seeds("Dense", 90.0, 91.0), *seeds("TopK", 90.0, dataset___target_="x.Other")]
+    assert set(shown(runs)) == {"Dense"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--against dense --margin nan", "--margin: a number above 0, .* got 'nan'"),
+        ("--against dense --margin 0", "--margin: a number above 0, .* got '0'"),
+        ("--against dense --margin=-1", "--margin: a number above 0, .* got '-1'"),
+        ("--against dense --margin inf", "--margin: a number above 0, .* got 'inf'"),
+        ("--against dense --margin half", "--margin: a number above 0, .* got 'half'"),
+        ("--margin 0.5", "--margin: is for --against"),
+        ("--against dense --by compressor", "--against: compares settings, .*leave --by out"),
+        ("--against adam", "--against: no setting 'adam'; there are: \"Dense\""),
+    ],
+)
+def test_a_mistake_in_the_comparison_is_one_line_and_writes_nothing(
+    given: str, says: str, tmp_path: Path
+) -> None:
+    write(tmp_path, a_run())
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=says) as error:
+        compare.main([str(tmp_path), *given.split()])
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_record_without_the_numbers_is_named_in_one_line() -> None:
+    whole = a_run("TopK")
+    broken = replace(whole, epochs=whole.epochs.drop(columns="train/skipped_steps"))
+    with pytest.raises(UserError, match=r"^topk-s0-0a1b2c3d: a record without the numbers"):
+        shown([a_run(), broken])
+
+
+def test_the_command_prints_and_draws_the_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in (a_run(), a_run("TopK")):
+        write(tmp_path, run)
+    compare.main([str(tmp_path), "--against", "dense", "--margin", "2"])
+    out = capsys.readouterr().out
+    assert "against Dense, margin 2 points of accuracy" in out
+    assert "undecided, n = 1" in out
+    assert (tmp_path / "against.png").is_file()
+    assert (tmp_path / "compare.png").is_file()
+
+
+def test_a_setting_that_trains_another_way_is_named() -> None:
+    other = seeds("TopK", 90.0, train__epochs=7)
+    ((_, one),) = compare.judged_against(compare.compared([*seeds("Dense", 90.0), *other]), "dense")
+    (note,) = one.notes
+    assert note.startswith("TopK, epochs=7: train.epochs differs from the reference")
+
+
+def test_a_sweep_is_judged_against_its_only_dense_training() -> None:
+    def judged(*runs: Run) -> bool:
+        return bool(compare.judged_sweep(compare.compared(runs)))
+
+    topk, uniform = a_run("TopK"), a_run("Uniform")
+    assert judged(a_run(), topk)
+    assert judged(a_run(), a_run(seed=1), topk, uniform)
+    assert not judged(topk, uniform)
+    assert not judged(a_run(), a_run(seed=1))
+    assert not judged(
+        a_run(optimizer__lr=0.1), a_run(optimizer__lr=0.2), topk
+    )  # two dense settings
+    assert not judged(a_run(), a_run("TopK", train__epochs=7))  # another training
+
+
+# In a terminal
+
+
+LONG = ("momentum_correction", "error_feedback")
+
+
+def test_no_unit_and_no_column_is_cut_in_80_columns() -> None:
+    runs = [
+        *seeds("Dense", 90.0, 90.5, 91.0, payload=1.29e12, optimizer__weight_decay=0.0088693),
+        *seeds("TopK", 70.0, 72.5, 71.0, payload=1.3e9, wrap=LONG, compressor__density=0.000123),
+        *seeds("PowerSGD", 90.1, 90.4, payload=2.6e6, wrap=LONG, compressor__rank=4),
+        *seeds("Uniform", 90.1, float("nan"), 88.0, payload=3.2e3, wrap=LONG, compressor__bits=4),
+    ]
+    more = {"comm/wire_bytes": 1.23e12, "comm/floats": 12.3e9, "time/train_seconds": 12345.6}
+    runs = [replace(run, summary=run.summary | more) for run in runs]
+    text = printed_at(80, runs)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    words = text.split()
+    headings = (
+        "settings n accuracy sent payload wire training s cost, points interval class alone seeds"
+    )
+    for word in ("TB", "GB", "MB", "kB", "G", "%", "±", *headings.split()):
+        assert word in words, word
+    cells = "1.29 TB, 1.3 GB, 2.6 MB, 3.2 kB, 12.3 G, diverged, in 1 of 3, 90.50 ± 0.50, 12346 ± 0, 992x"
+    for cell in cells.split(", "):
+        assert cell in text, cell
+    assert "undecided," in text
+    assert "n = 2" in text
+    wide = printed_at(150, runs)
+    assert "undecided, n = 2" in wide
+    assert "diverged in 1 of 3" in wide
+    for word in ("momentum", "correction", "feedback", "PowerSGD"):  # names keep room for words
+        assert word in words, word
+
+
 # The figure
 
 
@@ -393,3 +669,76 @@ def test_every_line_is_named_and_drawn_and_nothing_is_cut_off_or_overlaps(
     boxes = [text.get_window_extent() for text in found]
     assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
     assert not any(box.overlaps(axes.bbox) for box in boxes)
+
+
+def drawn(figure: Figure) -> None:
+    """Lay a figure out as `plot.save` does."""
+    with plot.style():
+        figure.draw_without_rendering()
+
+
+def is_inside(figure: Figure) -> bool:
+    """Whether each legend and each text lies within the canvas."""
+    drawn(figure)
+    canvas = figure.bbox.padded(1)
+    legends = [*figure.legends, *(legend for axes in figure.axes if (legend := axes.get_legend()))]
+    boxes = [legend.get_window_extent() for legend in legends]
+    boxes += [text.get_window_extent() for axes in figure.axes for text in axes.texts]
+    return all(canvas.contains(*box.min) and canvas.contains(*box.max) for box in boxes)
+
+
+NAMES = {
+    "short": "x",
+    "wide letters": "W" * 300,
+    "words": "momentum correction, " * 15,
+    "a long word": "a_setting_with_a_long_name_" * 10,
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("count", [2, 20])
+def test_names_and_lists_stay_inside_the_canvas(name: str, count: int) -> None:
+    runs = [
+        run
+        for place in range(1, count + 1)
+        for run in seeds(
+            "TopK",
+            90.0 - place,
+            91.0,
+            92.0,
+            payload=1e6 * place,
+            model___target_=f"x.{name}{place}",
+        )
+    ]
+    tasks = compare.compared(runs)
+    judged = compare.judged_against(tasks, tasks[0].lines[0][0])
+    for figure in (compare.figure(tasks, "payload_bytes"), compare.figure_against(judged)):
+        assert is_inside(figure)
+        assert all(axes.bbox.width > 100 for axes in figure.axes)
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("count", [2, 20])
+def test_a_legend_below_the_panels_stays_inside_the_canvas(name: str, count: int) -> None:
+    """It had been cut on both sides."""
+    looks = {str(place): plot.Look(f"{name}{place}", plot.BLUE) for place in range(count)}
+    points = panels.points({row: ([1.0], [2.0]) for row in looks}, looks)
+    figure = plot.figure("a title", "facts", [panels.panel("", points)])
+    assert is_inside(figure)
+    assert all(axes.bbox.height > 50 for axes in figure.axes)
+    assert len(figure.legends[0].get_texts()) == count
+
+
+def test_cost_is_drawn_against_times_fewer_bytes_with_the_reference_at_one() -> None:
+    runs = [*seeds("Dense", 90.0, 91.0, 92.0), *seeds("TopK", 89.5, 90.0, 91.6, payload=1e4)]
+    (axes,) = compare.figure_against(compare.judged_against(compare.compared(runs), "dense")).axes
+    assert axes.get_xscale() == "log"
+    low, high = axes.get_xlim()
+    assert low < 1 < 100 < high
+    points = [
+        float(xy[0, 0]) for line in axes.lines if len(xy := np.asarray(line.get_xydata())) == 1
+    ]
+    assert sorted(points) == pytest.approx([1.0, 100.0])
+    assert {text.get_text() for text in axes.texts} == {"Dense", "TopK"}
+    (band,) = [patch for patch in axes.patches if patch.get_zorder() == 0]
+    assert band.get_extents().transformed(axes.transData.inverted()).ymax == pytest.approx(0.5)

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from dgc_repro.paper import findings, pool
-from dgc_repro.paper.benchmark import methods
+from dgc_repro.paper.benchmark import methods, paired
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.findings import Effect, Setting
@@ -164,7 +164,7 @@ def test_four_bits_are_the_setting_to_try_first() -> None:
     for own in several:
         assert own.has_interval
         assert not own.is_worse
-        assert 7 < own.bytes[methods.LESS] < 8
+        assert 7 < own.bytes[paired.LESS] < 8
     plain = {name: one["uniform_4_plain"] for name, one in workloads().items()}
     worse = {name for name, own in plain.items() if own.change != "no runs" and own.is_worse}
     assert worse == {"transformer"}
@@ -174,7 +174,7 @@ def test_shards_remove_the_growth_of_the_traffic() -> None:
     own = {name: workloads()["low"][name] for name in ("dense", "uniform_4_sharded", "uniform_8")}
     for quantity in methods.WIRE.values():
         shards = own["dense"].bytes[quantity] / own["uniform_4_sharded"].bytes[quantity]
-        assert shards == pytest.approx(own["uniform_4_sharded"].bytes[methods.LESS], rel=0.01)
+        assert shards == pytest.approx(own["uniform_4_sharded"].bytes[paired.LESS], rel=0.01)
     among_32 = methods.WIRE[32]
     assert own["uniform_8"].bytes[among_32] > own["dense"].bytes[among_32]
 
@@ -192,15 +192,15 @@ def test_steps_on_a_link_are_several_times_faster() -> None:
 def test_settings_that_send_30_times_fewer_bytes_cost_accuracy() -> None:
     low, air = workloads()["low"], workloads()["air"]
     assert f"{float(low['dense'].quality):.0f}" == "82"
-    strong = [low[name] for name in low.names if low[name].bytes[methods.LESS] >= 30]
+    strong = [low[name] for name in low.names if low[name].bytes[paired.LESS] >= 30]
     assert len(strong) > 10
     assert all(own.is_worse for own in strong if own.shown.n >= 3)
     gpt = workloads()["gpt"]
-    stronger = [gpt[name] for name in gpt.names if gpt[name].bytes[methods.LESS] >= 30]
+    stronger = [gpt[name] for name in gpt.names if gpt[name].bytes[paired.LESS] >= 30]
     assert all(own.is_worse for own in stronger)
     section = TEMPLATE.partition("\n## 4. ")[2].partition("\n## 5. ")[0]
     for name in re.findall(r"air\[(\S+)\]\.change", section):
-        assert low[name].bytes[methods.LESS] >= 30
+        assert low[name].bytes[paired.LESS] >= 30
         if name in air.names:
             assert air[name].shown.mean < low[name].shown.mean
 
@@ -266,7 +266,7 @@ def test_where_random_k_trains_differs_from_the_paper() -> None:
 
 def test_the_workers_that_have_few_seeds_are_those_of_the_page() -> None:
     table = pd.read_csv(RESULTS / "benchmark" / "small" / "numbers.csv")
-    own = table[(table["artifact"] == "workers") & (table["quantity"] == methods.COST)]
+    own = table[(table["artifact"] == "workers") & (table["quantity"] == paired.COST)]
     few = own[own["row"].str.startswith("low_")]
     assert {row.partition(".")[0] for row in few["row"]} == {f"low_{n}" for n in (2, 8, 32, 64)}
     assert set(few["n"]) == {1, 2}

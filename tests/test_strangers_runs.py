@@ -24,6 +24,7 @@ from dgc_repro.checksums import sealed, sealed_summary
 from dgc_repro.errors import LONG_MESSAGE, UserError, shown
 from dgc_repro.paper import records
 from dgc_repro.paper.records import read_run
+from dgc_repro.results import finished_runs
 
 FINISHED = Path(__file__).resolve().parent / "finished_run"
 BOMB = "a: &a [x, x]\n" + "".join(
@@ -179,6 +180,13 @@ def test_every_key_of_a_config_may_have_a_value_of_another_type(
         node[key[-1]] = value
         text_of("config.yaml", json.dumps(changed))(folder(".".join(key)))
     compare.main(["runs", "--paper", "--out", "compared"])
+    tasks = compare.compared(finished_runs("runs"))
+    references = [
+        line for task in tasks for line, own in task.runs_of.items() if own[0].id == "good"
+    ]
+    (judged,) = compare.judged_against(tasks, *references)
+    compare.show_judged([judged], compare.console())
+    compare.judged_sweep(tasks)
 
 
 def test_compare_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,11 +194,11 @@ def test_compare_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.Monk
     folder("good")
     precious = Path("precious.txt")
     precious.write_text("mine")
-    for name in ("compare.csv", "compare.png", "compare.svg", "compare.csv.tmp", "compare.png.tmp"):
+    for name in ("compare.csv", "compare.png", "compare.svg", "against.png", "compare.png.tmp"):
         (Path("runs") / name).symlink_to(precious.absolute())
-    compare.main(["runs", "--paper"])
+    compare.main(["runs", "--paper", "--against", "uniform"])
     assert precious.read_text() == "mine"
-    for name in ("compare.csv", "compare.png", "compare.svg"):
+    for name in ("compare.csv", "compare.png", "compare.svg", "against.png"):
         assert not (Path("runs") / name).is_symlink()
 
 

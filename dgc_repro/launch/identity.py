@@ -14,11 +14,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dgc_repro import files
 from dgc_repro.errors import UserError
-from dgc_repro.names import SAME_VALUE, conf_dir, with_current_names
+from dgc_repro.names import SAME_VALUE, defaults_of_sections, with_current_names
 
 PACKAGE = __name__.partition(".")[0]
 RESULTS_VERSION = 1
@@ -56,7 +54,7 @@ def config_hash(config: Mapping[str, Any], importable: Container[str] | None = N
 def is_same_run(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether a recorded run is the run of this config. A setting that the record lacks came later: it must
     have its default, that of its component's class or of conf/config.yaml."""
-    return _is_same(_kept(recorded), _kept(config), _defaults())
+    return _is_same(_kept(recorded), _kept(config), defaults_of_sections())
 
 
 def _is_same(recorded: Any, config: Any, defaults: Any, key: str = "") -> bool:
@@ -74,14 +72,6 @@ def _is_same(recorded: Any, config: Any, defaults: Any, key: str = "") -> bool:
         else defaults.get(name, NO_DEFAULT) == value
         for name, value in config.items()
     )
-
-
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    """The settings of a run's sections that are no component's, as the files of conf/ have them."""
-    files = (conf_dir() / f"{name}.yaml" for name in ("config", "base", "launch/local"))
-    config, base, launch = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)
-    return {**config, **base, "launch": launch}
 
 
 @functools.cache

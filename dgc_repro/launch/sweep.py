@@ -21,7 +21,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from dgc_repro import compare
 from dgc_repro.errors import UserError, writing
 from dgc_repro.launch import slurm
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
@@ -35,7 +34,6 @@ from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.paper.records import read_run
-from dgc_repro.progress import console_of
 
 RECORD, BASIC = "runs.jsonl", "basic"
 started: list[Path] = []
@@ -228,11 +226,17 @@ def finish() -> None:
 def _show(folders: Sequence[Path]) -> None:
     """The table of these runs."""
     if folders:
+        from dgc_repro import compare  # imports pandas, scipy and matplotlib
+
         runs = [read_run(folder) for folder in dict.fromkeys(folders)]
-        compare.show(compare.compared(runs), console_of(sys.stdout, width=100))
+        tasks, console = compare.compared(runs), compare.console()
+        judged = compare.judged_sweep(tasks)
+        compare.show(tasks, console)
+        compare.show_judged(judged, console)
         where = os.path.relpath(folders[0].parent)
-        papers = " --paper" * any(compare.is_of_paper(run) for run in runs)
-        print(f"python -m dgc_repro compare {where}{papers} draws them", flush=True)
+        more = " --paper" * any(compare.is_of_paper(run) for run in runs)
+        more += " --against dense" * bool(judged)
+        print(f"python -m dgc_repro compare {where}{more} draws them", flush=True)
         if line := sync_line([Path(os.path.relpath(folder)) for folder in folders]):
             print(line, flush=True)
 

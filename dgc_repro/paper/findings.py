@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 
 from dgc_repro.paper import frame, pool
-from dgc_repro.paper.benchmark import methods, speed
+from dgc_repro.paper.benchmark import methods, paired, speed
 from dgc_repro.paper.benchmark.classes import Judged, Shown
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, workloads
 from dgc_repro.paper.records import Run
@@ -116,11 +116,11 @@ class Setting:
     @property
     def times(self) -> str:
         """How many times fewer bytes than dense training one worker hands over."""
-        return frame.number([self.bytes[methods.LESS]])
+        return frame.number([self.bytes[paired.LESS]])
 
     @property
     def payload(self) -> str:
-        return frame.amount([self.bytes[methods.PAYLOAD]])
+        return frame.amount([self.bytes[paired.PAYLOAD]])
 
     @property
     def wire(self) -> Mapping[int, str]:
@@ -129,7 +129,7 @@ class Setting:
 
     @property
     def quality(self) -> str:
-        return frame.number([self.bytes[methods.QUALITY]])
+        return frame.number([self.bytes[paired.QUALITY]])
 
     @property
     def mean(self) -> str:
@@ -228,10 +228,10 @@ class Settings(_Lookup):
     def _setting(self, setting: str) -> Any:
         row = f"{self._name}.{setting}"
         if row in self._judged.shown:
-            quantities = (*methods.WIRE.values(), methods.PAYLOAD, methods.LESS, methods.QUALITY)
+            quantities = (*methods.WIRE.values(), paired.PAYLOAD, paired.LESS, paired.QUALITY)
             return Setting(
                 self._judged.workload,
-                frame.of(self._found, methods.COST, row),
+                frame.of(self._found, paired.COST, row),
                 self._judged.shown[row],
                 {name: float(np.mean(frame.of(self._found, name, row))) for name in quantities},
             )

@@ -47,6 +47,10 @@ HALO = (withStroke(linewidth=2.5, foreground="white"),)
 MARKER_POINTS = 4.5
 """Half the side of a marker's place."""
 LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+BESIDE: dict[str, Any] = {
+    "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0, "handlelength": 1,
+}  # fmt: skip
+"""Of a legend: a list at the right of a panel."""
 MILLION = 1e6
 LARGE_UNITS = ((1e12, " T"), (1e9, " G"), (MILLION, " M"))
 Panels = list[tuple[str, Callable[[Axes], None]]]

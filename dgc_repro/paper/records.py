@@ -321,13 +321,7 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
     """Raise UserError unless all runs share these config values and no row has a seed twice: rows trained
     for different numbers of epochs, or on other data, are not rows of one table."""
     for key in keys:
-        found: dict[str, str] = {}
-        for run in runs:
-            value = run.setting(key)
-            if isinstance(value, dict):
-                value = {k: v for k, v in value.items() if k not in FREE_KEYS}
-            found.setdefault(json.dumps(value, sort_keys=True), run.id)
-        if len(found) > 1:
+        if len(found := values_of(runs, key)) > 1:
             which = ", ".join(f"{value} in {name}" for value, name in found.items())
             raise UserError(f"{key}: the same in every run of one table, got {which}")
     seen: dict[tuple[str, int], str] = {}
@@ -338,6 +332,17 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
                 f"{run.id}; publish one of them"
             )
         seen[run.row, run.seed] = run.id
+
+
+def values_of(runs: Sequence[Run], key: str) -> dict[str, str]:
+    """The values of a config key in these runs, as JSON, and the first run that has each."""
+    found: dict[str, str] = {}
+    for run in runs:
+        value = run.setting(key)
+        if isinstance(value, dict):
+            value = {k: v for k, v in value.items() if k not in FREE_KEYS}
+        found.setdefault(json.dumps(value, sort_keys=True), run.id)
+    return found
 
 
 def table(content: bytes) -> pd.DataFrame:

@@ -63,6 +63,13 @@ class Estimate:
         0.05 where the 95 % interval lies wholly inside the range."""
         return min(1.0, 2 * max(self._tail(above, -1.0), self._tail(below, 1.0)))
 
+    def extended(self, seeds: int) -> Estimate:
+        """Return the estimate with so many more values, if they leave the mean and the spread as they are."""
+        n = self.n + seeds
+        error = self.error * math.sqrt(self.n / n)
+        mean = _log(self.mean) if self.is_log else self.mean
+        return _around(mean, error, n, self.df + seeds, self.is_log)
+
     def _tail(self, bound: float, sign: float) -> float:
         """The chance of a mean as low as this one, or lower (``sign`` -1: as high, or higher), if the true
         mean were ``bound``."""
@@ -105,7 +112,7 @@ def estimate(
     if not n or not (is_finite or (found == found[0]).all()):
         return Estimate(math.nan, -math.inf, math.inf, n, df, 0.0, ratio)
     mean = float(found.mean()) if is_finite else float(found[0])
-    error = half = 0.0
+    error = 0.0
     if _has_variance(found, ratio):
         variance = float(found.var(ddof=1))
         if prior is not None:
@@ -113,11 +120,16 @@ def estimate(
             variance = own * variance + (1 - own) * prior.sd**2
             df = max(df, min(df + prior.counted, prior.most))
         error = math.sqrt(variance / n)
-        half = float(special.stdtrit(df, (1 + COVERAGE) / 2)) * error
+    return _around(mean, error, n, df, ratio)
+
+
+def _around(mean: float, error: float, n: int, df: float, is_log: bool) -> Estimate:
+    """The estimate of a mean with its standard error, both of logarithms where the values are ratios."""
+    half = float(special.stdtrit(df, (1 + COVERAGE) / 2)) * error if error else 0.0
     low, high = mean - half, mean + half
-    if ratio:
+    if is_log:
         mean, low, high = _exp(mean), _exp(low), _exp(high)
-    return Estimate(mean, low, high, n, df, error, ratio)
+    return Estimate(mean, low, high, n, df, error, is_log)
 
 
 def interval(

@@ -34,7 +34,7 @@ from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.classes import Shown, judge
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, workloads
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, cost, workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
 from dgc_repro.predict.known import MODELS, Model, model_of, network_of
@@ -141,7 +141,7 @@ class Benchmark:
         losses: dict[str, list[float]] = {}
         for run in self.runs:
             if run.seed in dense:
-                losses.setdefault(run.row, []).append(loss(run, dense[run.seed]))
+                losses.setdefault(run.row, []).append(cost(run, dense[run.seed]))
         self.judged = judge(losses, self.workload)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -260,7 +261,7 @@ def test_of_two_papers_with_one_name_the_first_counts(monkeypatch: pytest.Monkey
 def test_a_sweep_prints_one_table_and_names_what_failed(printed: Printed, tmp_path: Path) -> None:
     text = printed("--multirun", *SHORT, *POISONED, "train.on_nonfinite=raise,skip", code=2)
     assert "[2/2] " in text
-    assert " test accuracy %" in text
+    assert " accuracy %" in text
     end = text.partition("failed: 1 of 2 runs\n")[2]
     assert "train.on_nonfinite=raise: train.on_nonfinite: the gradient is not finite" in end
     (record,) = tmp_path.glob("multirun/*/*/runs.jsonl")
@@ -268,6 +269,15 @@ def test_a_sweep_prints_one_table_and_names_what_failed(printed: Printed, tmp_pa
     assert head["runs"] == 2
     assert "error" in failed
     assert Path(finished["folder"]).is_dir()
+
+
+def test_a_sweep_with_uncompressed_training_judges_the_others_against_it(printed: Printed) -> None:
+    text = printed("--multirun", "compressor=dense,topk", *SHORT)
+    table = text.partition("\nagainst Dense, margin 0.5 points of accuracy\n")[2]
+    assert re.search(r"^Dense +1 +1\.00x +0\.00 +- +- +- +-$", table, re.M)
+    assert re.search(r"^TopK\b.* 1 +\d.*x +\S+ +- +undecided, n = 1 +- +2\+$", table, re.M)
+    assert "compare runs --against dense draws them" in text
+    assert "against" not in printed("--multirun", "compressor=topk,uniform", *SHORT)
 
 
 def test_settings_that_a_swept_group_brings_may_be_shared(printed: Printed) -> None:
@@ -329,7 +339,7 @@ def test_joblib_runs_in_parallel_and_ends_with_the_table(tmp_path: Path) -> None
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("error: train.on_nonfinite: the gradient is not finite")
-    assert " test accuracy %" in out
+    assert " accuracy %" in out
     assert "failed: 1 of 2 runs\n" in out
 
 

@@ -18,7 +18,7 @@ from dgc_repro.launch.paths import option
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame, publish
-from dgc_repro.paper.benchmark import methods, names, profiles, speed, tradeoff
+from dgc_repro.paper.benchmark import methods, names, paired, profiles, speed, tradeoff
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import markdown
@@ -74,12 +74,12 @@ def test_a_loss_is_against_dense_of_the_same_seed() -> None:
         for r, q in ((DENSE, 70.0), (TOPK, 71.0))
     ]
     found = methods.numbers([DENSE, TOPK, *later])
-    assert frame.of(found, methods.COST, "low.topk_0.01") == [1.0, -1.0]
+    assert frame.of(found, paired.COST, "low.topk_0.01") == [1.0, -1.0]
     text = [
         _run(name, quality=value, calls={"allreduce": 40}, workload="lstm")
         for name, value in (("dense", 100.0), ("topk", 110.0))
     ]
-    assert frame.of(methods.numbers(text), methods.COST, "lstm.topk") == pytest.approx([10.0])
+    assert frame.of(methods.numbers(text), paired.COST, "lstm.topk") == pytest.approx([10.0])
 
 
 def test_wire_bytes_follow_the_collective() -> None:
@@ -96,10 +96,10 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
         for name, quality in (("dense", 100.0), ("topk", float("nan")))
     )
     found = methods.numbers([dense, lost])
-    assert frame.of(found, methods.COST, "lstm.topk") == [np.inf]
+    assert frame.of(found, paired.COST, "lstm.topk") == [np.inf]
     assert methods.judged_of(found, "lstm").shown["lstm.topk"].word == "worse"
     image = _run("topk_0.1", quality=float("nan"), calls={"allgather": 800})
-    assert frame.of(methods.numbers([DENSE, image]), methods.COST, "low.topk_0.1") == [np.inf]
+    assert frame.of(methods.numbers([DENSE, image]), paired.COST, "low.topk_0.1") == [np.inf]
     text = markdown(methods.page([dense, lost], "small"))
     assert "| topk | 0.1 | 0.1 | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - | worse |" in text
 
@@ -114,7 +114,7 @@ def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None
         for seed, dense in enumerate((float("nan"), 60.0))
     )
     found = methods.numbers([*lost, *good])
-    assert frame.of(found, methods.COST, f"{workload}.topk") == [0.0]
+    assert frame.of(found, paired.COST, f"{workload}.topk") == [0.0]
     methods.page([*lost, *good], "quick")
     with pytest.raises(UserError, match="dense training"):
         methods.page(lost, "quick")
@@ -123,7 +123,7 @@ def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None
 def test_skipped_steps_are_not_counted_as_steps_that_sent_nothing() -> None:
     skipped = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [5]}))
     found = methods.numbers([DENSE, skipped])
-    assert frame.of(found, methods.PAYLOAD, "low.topk_0.01") == [160.0]
+    assert frame.of(found, paired.PAYLOAD, "low.topk_0.01") == [160.0]
     assert methods.wire_a_step(skipped, 2) == pytest.approx(160)
     assert speed.calls_at(skipped, 4)["allgather"] == (2, pytest.approx(160))
     none = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [10]}))

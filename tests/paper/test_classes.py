@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dgc_repro.paper.benchmark.classes import WORDS, judge
+from dgc_repro.paper.benchmark.classes import MOST_MORE, WORDS, _words, judge
 from dgc_repro.paper.benchmark.workloads import Workload
 
 POINTS = Workload("images", "accuracy_percent", 0.5)
@@ -92,3 +92,49 @@ def test_at_most_agrees_with_the_classes() -> None:
         "undecided",
     ]
     assert {shown.word for shown in judged.shown.values()} == set(WORDS)
+
+
+@pytest.mark.parametrize("workload", [POINTS, PERCENT], ids=["points", "percent"])
+@pytest.mark.parametrize("mean", [0.1, 0.35, 1.2, -0.8])
+def test_so_many_more_seeds_decide_a_row_and_one_less_does_not(
+    mean: float, workload: Workload
+) -> None:
+    """The row is judged again with as many more seeds that leave its mean and its spread as they are."""
+    losses = {"a": _around(mean, n=4, spread=0.9), "b": _around(0.05, n=4, spread=0.2)}
+
+    def word(more: int) -> str:
+        one = judge(losses, workload)
+        longer = one.estimates | {"a": one.estimates["a"].extended(more)}
+        return _words(list(longer.values()), workload)[0]
+
+    judged = judge(losses, workload)
+    assert judged.shown["a"].word == "undecided"
+    more = judged.more_seeds("a")
+    assert more is not None
+    assert 1 <= more <= MOST_MORE
+    assert word(more) != "undecided"
+    assert word(more - 1) == "undecided"
+
+
+def test_more_seeds_of_one_row_agree_with_judging_them() -> None:
+    """Values whose standard deviation is the same for each n."""
+    more = judge({"a": _around(0.3, n=4, spread=0.5)}, POINTS).more_seeds("a")
+    assert more is not None
+    assert _word(_around(0.3, n=4 + more, spread=0.5)) != "undecided"
+    assert _word(_around(0.3, n=3 + more, spread=0.5)) == "undecided"
+
+
+def test_no_number_of_seeds_is_known_for_a_row_without_a_spread_or_at_the_margin() -> None:
+    judged = judge({"few": [5.0, 5.1], "margin": _around(1e-3, n=4, spread=50.0)}, POINTS)
+    assert judged.more_seeds("few") is None
+    assert judged.more_seeds("margin") is None  # more than MOST_MORE
+    assert judge({"a": _around(0.8)}, POINTS).more_seeds("a") == 0
+
+
+def test_a_class_alone_has_no_correction_for_other_settings() -> None:
+    row = _around(0.4, n=3, spread=0.25)
+    others = {f"o{i}": _around(0.0, n=3, spread=0.25) for i in range(30)}
+    among = judge({"a": row} | others, POINTS).shown["a"]
+    assert (among.word, among.alone) == ("undecided", "worse")
+    single = judge({"a": row}, POINTS).shown["a"]
+    assert single.word == single.alone

@@ -16,23 +16,19 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
-from dgc_repro.paper.benchmark import profiles, speed, tradeoff, tuning
-from dgc_repro.paper.benchmark.classes import WORDS, Judged, judge
+from dgc_repro.paper.benchmark import paired, profiles, speed, tradeoff, tuning
+from dgc_repro.paper.benchmark.classes import WORDS, Judged
 from dgc_repro.paper.benchmark.names import is_of, name_of
+from dgc_repro.paper.benchmark.paired import COST, LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, workloads
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number, seeds
 from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "train.on_nonfinite")
-OF_WORKLOAD = (
-    *("dataset", "model", "schedule"),
-    *("train.epochs", "train.batch_size", "launch.workers"),
-)
-QUALITY, COST, PAYLOAD = "test quality", "cost against dense", "payload a step"
-LESS, STEPS = "payload: times less than dense", "steps to the target"
+STEPS = "steps to the target"
 TARGET = "modelled speedup to the target, slim model on a CPU"
 """Its ``setting`` in the frame is the network."""
 
@@ -186,8 +182,9 @@ def numbers(runs: Sequence[Run], workers: int | None = speed.WORKERS) -> pd.Data
 
 def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataFrame:
     """The frame of one workload."""
-    dense = {run.seed: run for run in _dense(runs, name)}
-    own = [run for run in runs if run.model == name and run.seed in dense]
+    own, dense = paired.with_reference(
+        [run for run in runs if run.model == name], f"{name}.{DENSE}", workloads()[name]
+    )
     work = speed.Workload(own)
     steps = workloads()[name].steps_to_target
     fast = {seed: run for seed, run in dense.items() if np.isfinite(steps(run))}
@@ -205,12 +202,9 @@ def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataF
         return needed[0] / needed[1]
 
     quantities: dict[str, Quantity | Relative] = {
-        QUALITY: Quantity("", quality),
-        COST: Quantity(workloads()[name].unit, lambda run: loss(run, dense[run.seed])),
-        PAYLOAD: Quantity("bytes", _payload),
+        **paired.quantities(workloads()[name], f"{name}.{DENSE}", dense),
         STEPS: Quantity("steps", steps),
         SENT: Quantity("bytes", lambda run: wire_until(run, speed.WORKERS, steps(run))),
-        LESS: Relative(PAYLOAD, f"{name}.{DENSE}", inverse=True),
         **{title: Quantity("bytes", partial(wire_a_step, workers=n)) for n, title in WIRE.items()},
         OWN_WIRE: Quantity("bytes", lambda run: wire_a_step(run, speed.workers_of(run))),
     }
@@ -225,11 +219,8 @@ def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataF
 
 def _dense(runs: Sequence[Run], name: str) -> list[Run]:
     """Dense training of a workload, where it did not diverge."""
-    return [run for run in runs if run.row == f"{name}.{DENSE}" and np.isfinite(quality(run))]
-
-
-def _payload(run: Run) -> float:
-    return run.last("comm/payload_bytes") / max(1.0, speed.exchanged(run))
+    own = [run for run in runs if run.row == f"{name}.{DENSE}"]
+    return [run for run in own if np.isfinite(workloads()[name].quality(run))]
 
 
 def wire_a_step(run: Run, workers: int) -> float:
@@ -251,14 +242,7 @@ def wire_until(run: Run, workers: int, step: float) -> float:
 
 def judged_of(found: pd.DataFrame, name: str) -> Judged:
     """What the costs of a workload's settings show: those that send the most bytes first."""
-    own = found[found["row"].str.startswith(f"{name}.") & (found["quantity"] == PAYLOAD)]
-    rows = (
-        own.groupby("row", sort=False)["value"]
-        .mean()
-        .sort_values(ascending=False, kind="stable")
-        .index
-    )
-    return judge({row: frame.of(found, COST, row) for row in rows}, workloads()[name])
+    return paired.judged(found[found["row"].str.startswith(f"{name}.")], workloads()[name])
 
 
 def _settings(judged: Judged, word: str) -> list[str]:

@@ -7,12 +7,14 @@ workload, with all settings, of which those are named that no other one beats in
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, panels, plot
@@ -62,6 +64,10 @@ FONT_SIZES = (10.0, 9.0)
 """Of the names of settings: the first with which each has a place."""
 
 FEWER = "times fewer bytes than without compression"
+OWN_SIZE, OWN_FONT_SIZES = (7.6, 4.6), (10.0, 9.0)
+"""Inches of a panel of one's own runs, and sizes of its names, as tried."""
+MOST_NAMES = 12
+"""Of settings whose names are written beside their points; more are listed."""
 
 
 class Headline(NamedTuple):
@@ -69,6 +75,16 @@ class Headline(NamedTuple):
 
     workload: str
     names: dict[str, str]
+
+
+class Cloud(NamedTuple):
+    """Settings of one's own runs. ``size``: inches of a panel that has a list of the ``names`` beside it."""
+
+    title: str
+    workload: Workload
+    points: Mapping[str, Point]
+    names: Mapping[str, str]
+    size: tuple[float, float]
 
 
 class Point(NamedTuple):
@@ -156,6 +172,48 @@ def figure(
     )
     said = _note(workload, next(iter(several.values())))
     return Drawing(title, f"{note} {said} {facts.caption(runs, scale)}", draw)
+
+
+def clouds(title: str, said: Sequence[str], several: Sequence[Cloud], x: str) -> Figure:
+    """Draw a panel like the README's picture for each cloud. Its names stand beside the points; where one of
+    them has no place, numbers stand there, and a list of the names beside the panel. ``said``: facts for the
+    caption."""
+    parts = [_panel(one.title, one.points, one.workload, x=x) for one in several]
+    names = [
+        {key: one.names[key] for key, point in one.points.items() if _is_drawn(point)}
+        for one in several
+    ]
+    drawing = plot.figure(title, said, parts, columns=1, legend=0, size=OWN_SIZE)
+    if max(map(len, names)) <= MOST_NAMES and all(
+        any(_name(axes, one.points, own, size) for size in OWN_FONT_SIZES)
+        for axes, one, own in zip(drawing.axes, several, names, strict=True)
+    ):
+        return drawing
+    numbers = [{key: str(place) for place, key in enumerate(own, 1)} for own in names]
+    lists = [
+        {f"{number}  {own[key]}": colour_of(key) for key, number in numbered.items()}
+        for own, numbered in zip(names, numbers, strict=True)
+    ]
+    parts = [
+        (name, partial(_with_list, draw, listed))
+        for (name, draw), listed in zip(parts, lists, strict=True)
+    ]
+    size = max(one.size[0] for one in several), max(one.size[1] for one in several)
+    drawing = plot.figure(title, said, parts, columns=1, legend=0, size=size)
+    for axes, one, numbered in zip(drawing.axes, several, numbers, strict=True):
+        if not any(_name(axes, one.points, numbered, size) for size in OWN_FONT_SIZES):
+            axes.set_title(f"{one.title} (no place for the numbers)", loc="left", fontweight="bold")
+    return drawing
+
+
+def _with_list(draw: Callable[[Axes], None], listed: Mapping[str, str], axes: Axes) -> None:
+    """Draw a panel with a list of names beside it. ``listed``: their colours."""
+    draw(axes)
+    marks = [
+        Line2D([], [], linestyle="", marker="o", color=colour, label=name)
+        for name, colour in listed.items()
+    ]
+    axes.legend(handles=marks, **plot.BESIDE)
 
 
 def _named(points: Mapping[str, Point]) -> list[str]:

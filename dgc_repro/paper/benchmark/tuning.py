@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dgc_repro.paper.benchmark.names import name_of
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, loss, or_diverged, quality, workloads
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, cost, or_diverged, quality, workloads
 from dgc_repro.paper.records import Run
 
 BySeed = Mapping[int, Run]
@@ -60,13 +60,13 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
     first = next(run for run in runs if run.row == f"{name}.{DENSE}")
     usual = float(first.setting("optimizer.lr"))
 
-    def losses(setting: str, rate: float, base: float) -> list[float]:
+    def costs(setting: str, rate: float, base: float) -> list[float]:
         own, dense = tried[setting].get(rate, {}), tried[DENSE][base]
-        return [loss(own[seed], dense[seed]) for seed in sorted(own.keys() & dense.keys())]
+        return [cost(own[seed], dense[seed]) for seed in sorted(own.keys() & dense.keys())]
 
     lines = []
     for setting, rates in tried.items():
-        both = losses(setting, best[setting], best[DENSE])
+        both = costs(setting, best[setting], best[DENSE])
         is_edge = best[setting] in (min(rates), max(rates))
         lines.append(
             {
@@ -76,7 +76,7 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
                 "best rate": f"{best[setting]:g}"
                 + (", the last of those tried" if is_edge else ""),
                 "n": str(len(both)),
-                "cost, dense's rate": _with_unit(losses(setting, usual, usual), workload.unit),
+                "cost, dense's rate": _with_unit(costs(setting, usual, usual), workload.unit),
                 "cost, both tuned": _with_unit(both, workload.unit),
             }
         )

@@ -37,12 +37,12 @@ class Workload(NamedTuple):
 
     @property
     def is_difference(self) -> bool:
-        """Whether a loss is a difference in points; else it is a ratio in percent."""
+        """Whether a cost is a difference in points; else it is a ratio in percent."""
         return self.metric == ACCURACY
 
     @property
     def unit(self) -> str:
-        """Of a loss against dense training."""
+        """Of a cost against dense training."""
         return "points" if self.is_difference else "%"
 
     @property
@@ -54,6 +54,17 @@ class Workload(NamedTuple):
     def heading(self) -> str:
         """The metric's heading in a table."""
         return "accuracy, %" if self.is_difference else self.metric
+
+    def quality(self, run: Run, split: str = "test") -> float:
+        """The metric in the last test of a run. Infinite: training diverged."""
+        value = run.epochs[f"{split}/{self.metric}"].iloc[-1]
+        worst = -np.inf if self.is_difference else np.inf
+        return worst if pd.isna(value) else float(value)
+
+    def cost(self, run: Run, reference: Run) -> float:
+        """What a run loses against another one, in the workload's unit."""
+        own, base = self.quality(run), self.quality(reference)
+        return base - own if self.is_difference else 100 * (own / base - 1)
 
     def steps_to_target(self, run: Run) -> float:
         """Steps until the first test with the target or better; inf: there is none, NaN: there is no target.
@@ -82,18 +93,20 @@ def workloads() -> dict[str, Workload]:
     return {name: Workload(**settings) for name, settings in stated}
 
 
+def usual_margin(metric: str) -> float:
+    """The margin of the first workload whose costs have the unit of this metric's."""
+    is_difference = Workload("", metric, 0.0).is_difference
+    return next(one.margin for one in workloads().values() if one.is_difference == is_difference)
+
+
 def quality(run: Run, split: str = "test") -> float:
-    """The workload's metric in the last test. Infinite: training diverged."""
-    metric = workloads()[run.model].metric
-    value = run.epochs[f"{split}/{metric}"].iloc[-1]
-    worst = -np.inf if metric == ACCURACY else np.inf
-    return worst if pd.isna(value) else float(value)
+    """The metric of a run's workload in the last test. Infinite: training diverged."""
+    return workloads()[run.model].quality(run, split)
 
 
-def loss(run: Run, dense: Run) -> float:
+def cost(run: Run, dense: Run) -> float:
     """What a run loses against dense training, in the unit of its workload."""
-    own, base = quality(run), quality(dense)
-    return base - own if workloads()[run.model].is_difference else 100 * (own / base - 1)
+    return workloads()[run.model].cost(run, dense)
 
 
 def or_diverged(values: Sequence[float], decimals: int | None = None) -> str:

@@ -1,0 +1,165 @@
+"""Lines of ``compare`` beside one of them, the reference: judged as the benchmark's pages judge settings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dgc_repro.paper import frame
+from dgc_repro.paper.benchmark import paired, tradeoff
+from dgc_repro.paper.benchmark.classes import MOST_MORE, Judged, Shown
+from dgc_repro.paper.benchmark.workloads import Workload, or_diverged, usual_margin
+from dgc_repro.paper.frame import number
+from dgc_repro.paper.records import Run, one_line, values_of
+from dgc_repro.paper.verdict import MIN_SEEDS
+
+UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Against:
+    """What the seeds show of each line.
+
+    reference  the name of the line that all others are compared with
+    judged     by line, most bytes first; lines without a seed of the reference are not in it
+    less       how many times fewer bytes a line sends in a step
+    costs     by line, one a seed
+    unpaired   lines without a seed of the reference
+    notes      what a reader of the table needs besides
+    """
+
+    reference: str
+    judged: Judged
+    less: Mapping[str, float]
+    costs: Mapping[str, Sequence[float]]
+    unpaired: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def workload(self) -> Workload:
+        """What is judged."""
+        return self.judged.workload
+
+    @property
+    def margin(self) -> str:
+        """The margin with its unit."""
+        return f"{self.workload.margin:g} {self.workload.unit_in_words}"
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of `rows`."""
+        less, cost = "times\nfewer\nbytes", f"cost,\n{self.workload.unit}"
+        return (
+            "settings",
+            "n",
+            less,
+            cost,
+            "95 %\ninterval",
+            "class",
+            "class\nalone",
+            "more\nseeds",
+        )
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row of text for each line, most bytes first."""
+        found = [self._row(line, shown) for line, shown in self.judged.shown.items()]
+        none = (f"{UNDECIDED}, n = 0", "-", f"{MIN_SEEDS}+")
+        return found + [(line, "0", "-", "-", "-", *none) for line in self.unpaired]
+
+    def _row(self, line: str, shown: Shown) -> tuple[str, ...]:
+        less = number([self.less[line]], None, "x") if line in self.less else "-"
+        lost = self.costs[line]
+        cost = or_diverged(lost) if np.isinf(shown.mean) else number([shown.mean], 2)
+        words: tuple[str, ...] = (shown.word, shown.alone, "-")
+        if line == self.reference:
+            words = ("-", "-", "-")
+        elif shown.word == UNDECIDED and shown.n < MIN_SEEDS:
+            words = (f"{UNDECIDED}, n = {shown.n}", "-", f"{MIN_SEEDS - shown.n}+")
+        elif shown.word == UNDECIDED:
+            more = self.judged.more_seeds(line)
+            words = (shown.word, shown.alone, f">{MOST_MORE}" if more is None else str(more))
+        return (line, str(shown.n), less, cost, shown.interval, *words)
+
+    @property
+    def points(self) -> dict[str, tradeoff.Point]:
+        """Times fewer bytes and cost of each line, for a figure."""
+        shown = self.judged.shown
+        return {line: tradeoff.Point(less, shown[line]) for line, less in self.less.items()}
+
+
+def against(lines: Mapping[str, Sequence[Run]], reference: str, workload: Workload) -> Against:
+    """Judge lines against the one that is called ``reference``, by pairs of runs with one seed. A line has
+    one run a seed. Raises UserError for a record without the numbers that are compared."""
+    runs = [_as_row(run, line) for line, own in lines.items() for run in own]
+    for run in runs:
+        with one_line(Path(run.id), "a record without the numbers that --against compares"):
+            workload.quality(run), paired.payload(run)
+    own, base = paired.with_reference(runs, reference, workload)
+    found = frame.measure(own, paired.quantities(workload, reference, base))
+    judged = paired.judged(found, workload)
+    return Against(
+        reference,
+        judged,
+        less={
+            line: float(np.mean(values))
+            for line in judged.shown
+            if (values := frame.of(found, paired.LESS, line)) and np.isfinite(values).all()
+        },
+        costs={line: frame.of(found, paired.COST, line) for line in judged.shown},
+        unpaired=tuple(line for line in lines if line not in judged.shown),
+        notes=(*_not_paired(lines, reference, set(base)), *_unlike(lines, reference)),
+    )
+
+
+def workload_of(title: str, metric: str, margin: float | None) -> Workload:
+    """Return what is judged of runs with this metric of the last test; without a margin, the benchmark's."""
+    return Workload(title, metric, usual_margin(metric) if margin is None else margin)
+
+
+def unlike(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of a workload in which these runs differ."""
+    return [key for key in paired.OF_WORKLOAD if len(values_of(runs, key)) > 1]
+
+
+def _as_row(run: Run, line: str) -> Run:
+    experiment = {**(run.config.get("experiment") or {}), "row": line}
+    return replace(run, config={**run.config, "experiment": experiment})
+
+
+def _not_paired(
+    lines: Mapping[str, Sequence[Run]], reference: str, paired_seeds: set[int]
+) -> list[str]:
+    """Name the seeds that one side lacks, and those in which the reference diverged."""
+    base = {run.seed for run in lines[reference]}
+    found = []
+    if lost := base - paired_seeds:
+        found.append(f"the reference diverged with {_seeds(lost)}, which is left out")
+    missing: defaultdict[str, list[str]] = defaultdict(list)
+    for line, runs in lines.items():
+        own = {run.seed for run in runs}
+        if alone := own - base:
+            missing[f"{_seeds(alone)}, which the reference lacks"].append(line)
+        if lacking := paired_seeds - own:
+            missing[f"no {_seeds(lacking)}, which the reference has"].append(line)
+    return found + [f"{'; '.join(names)}: {what}" for what, names in missing.items()]
+
+
+def _unlike(lines: Mapping[str, Sequence[Run]], reference: str) -> list[str]:
+    """Name the lines whose workload is not the reference's."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for line, runs in lines.items():
+        if keys := unlike([*lines[reference], *runs]):
+            found[", ".join(keys)].append(line)
+    return [
+        f"{'; '.join(names)}: {keys} differs from the reference, so the cost is not that of compression alone"
+        for keys, names in found.items()
+    ]
+
+
+def _seeds(seeds: set[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
