@@ -170,7 +170,8 @@ def _fits(text: str, width: float) -> bool:
 
 
 def _legend(drawing: Figure, most: int) -> None:
-    """Draw the legend of all panels below them, in at most ``most`` columns that the canvas has room for."""
+    """Draw the legend of all panels below them, in at most ``most`` columns that the canvas has room for.
+    A name that is wider than the canvas has several rows; a high legend makes a higher canvas."""
     handles: dict[str, Any] = {}
     for axes in drawing.axes:
         lines, labels = axes.get_legend_handles_labels()
@@ -178,19 +179,22 @@ def _legend(drawing: Figure, most: int) -> None:
     if not handles:
         return
     letters = int(CHARACTERS_AN_INCH * (drawing.get_figwidth() - 0.8))
-    names = [textwrap.fill(name, letters) for name in handles]
-    for columns in range(min(most, len(names)), 0, -1):
+    fewer = range(min(most, len(handles)), 0, -1)
+    for columns in itertools.chain(fewer, itertools.repeat(1)):
+        names = [textwrap.fill(name, letters) for name in handles]
         num_rows = math.ceil(len(names) / columns)
         drawn = drawing.legend(
             list(handles.values()), names, loc="outside lower center", handlelength=3,
             ncols=math.ceil(len(names) / num_rows),
         )  # fmt: skip
         box = drawn.get_window_extent()
-        if columns == 1 or box.width <= drawing.bbox.width:
-            higher = max(0.0, box.height / drawing.dpi - LEGEND_INCHES)
-            drawing.set_figheight(drawing.get_figheight() + higher)
-            return
+        if box.width <= drawing.bbox.width or letters == 1:
+            break
         drawn.remove()
+        if columns == 1:
+            letters = max(1, int(0.95 * letters * drawing.bbox.width / box.width))
+    higher = max(0.0, box.height / drawing.dpi - LEGEND_INCHES)
+    drawing.set_figheight(drawing.get_figheight() + higher)
 
 
 def literal(text: str) -> str:
