@@ -137,8 +137,8 @@ class Top:
     """Settings of the whole run.
 
     seed: the start of all random numbers. wrap: wrappers around the compressor, outermost first; ladder may
-    be named to say where it goes. optimized_metric: what a search optimizes, such as test/accuracy_percent,
-    or a list.
+    be named to say where it goes. optimized_metric: what a search optimizes; a number of the
+    record such as test/accuracy_percent, or a list of them.
     """
 
     seed: Annotated[int, within(0, MOST)]
