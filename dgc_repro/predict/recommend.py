@@ -557,10 +557,11 @@ def foot(
 
 
 def name_of(run: Run) -> str:
-    """What the pages call a setting, and its name in the table."""
-    headline = stated([run.model])
-    words = headline.names.get(run.method) if headline else None
-    return f"{words} ({run.method})" if words else str(run.method)
+    """What the README's picture calls a setting, and its name in the table."""
+    headline, method = stated(workloads()), str(run.method)
+    words = headline.names.get(method.removesuffix("_sharded")) if headline else None
+    shards = ", averaged in shards" if method.endswith("_sharded") else ""
+    return f"{words}{shards} ({method})" if words else method
 
 
 def python_of(run: Run, *, overlap: bool) -> list[str]:

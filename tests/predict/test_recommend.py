@@ -119,6 +119,13 @@ def test_settings_are_listed_by_cost_and_the_lead_is_the_smallest_cost_that_is_s
     assert [row.step for row in shown] == sorted((row.step for row in shown), reverse=True)
 
 
+def test_the_answer_names_a_setting_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    recommend(["network=ethernet_1gbit", "method=uniform_4_sharded"])
+    assert (
+        "\nUse 4 bits, averaged in shards (uniform_4_sharded): at most " in capsys.readouterr().out
+    )
+
+
 def test_max_cost_asks_for_the_fastest_setting_that_is_shown_to_cost_no_more(
     benchmark: Benchmark,
 ) -> None:
