@@ -38,11 +38,13 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """What an annotation allows. ``words``: the same for people; ``hint``: the likely fix."""
+    """What an annotation allows. ``words``: the same for people; ``hint``: the likely fix; ``choices``: the
+    words that are allowed, where no others are."""
 
     words: str
     fits: Callable[[Any], bool]
     hint: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Rule:
 
     words: str
     fits: Callable[[Any], bool] = lambda value: True
+    choices: tuple[str, ...] = ()
 
 
 def within(
@@ -88,7 +91,8 @@ def within(
 def one_of(known: Iterable[object]) -> Rule:
     """One of a few words, such as the keys of a table."""
     words = tuple(known)
-    return Rule(f"one of {', '.join(map(str, words))}", words.__contains__)
+    shown = tuple(map(str, words))
+    return Rule(f"one of {', '.join(shown)}", words.__contains__, shown)
 
 
 Count = Annotated[int, within(1)]
@@ -144,13 +148,13 @@ def _text(value: Any) -> str:
 def _kinds(cls: type) -> dict[str, Kind]:
     """What each field that the constructor takes allows."""
     return {
-        field.name: _kind_of_field(cls, field.name)
+        field.name: kind_of_field(cls, field.name)
         for field in dataclasses.fields(cls)
         if field.init
     }
 
 
-def _kind_of_field(cls: type, name: str) -> Kind:
+def kind_of_field(cls: type, name: str) -> Kind:
     """What a field allows; `ANYTHING` where its annotation cannot be evaluated here, such as a name that is
     imported for type checkers only."""
     try:
@@ -228,7 +232,8 @@ def _instance_of(cls: type) -> Kind:
 
 def _narrowed(kind: Kind, rule: Rule) -> Kind:
     words = rule.words.replace("{}", kind.words)
-    return Kind(words, lambda value: kind.fits(value) and rule.fits(value))
+    choices = rule.choices or kind.choices
+    return Kind(words, lambda value: kind.fits(value) and rule.fits(value), choices=choices)
 
 
 def _either(kinds: Sequence[Kind]) -> Kind:

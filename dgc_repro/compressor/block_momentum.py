@@ -38,6 +38,7 @@ from dgc_repro.payload.requests import Exchange, Outcome
 @checked
 class BlockMomentum(ByBatch):
     """Wraps any compressor; its residual is its own, so no `ErrorFeedback` belongs in the nest.
+    ``momentum``: of each worker; optimizer.momentum must be 0.
     State: ``momentum``, ``residual`` (shape of the tensor, f32), ``learning_rate``, ``inner``."""
 
     inner: Compressor

@@ -35,7 +35,7 @@ SHARE, MEAN = OF = ("share", "mean")
 class ClipLocal(ByBatch):
     """Wraps any compressor, as the outermost wrapper. ``threshold``: the norm that the exchanged
     gradient of all workers is to keep to. ``of``: what of a worker is compared with
-    threshold N^-1/2: its ``share`` g / N of the sum, or its g (``mean``)."""
+    threshold N^-1/2: its share g / N of the sum, or its g (mean)."""
 
     inner: Compressor
     threshold: Annotated[Positive, "leave the wrapper out not to clip"] = 1.0

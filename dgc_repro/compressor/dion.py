@@ -60,9 +60,10 @@ class Kind(NamedTuple):
 @checked
 class Dion(ByBatch):
     """``rank_fraction``: columns of the factors over the shorter side of a matrix; 1 compresses nothing.
-    ``momentum``: mu. State of a matrix: ``q``, f32[r, min(rows, cols)]; zeros before it was drawn. The answer
-    for a matrix is a direction, not a mean: optimizer=dion applies it. Embeddings, the head and vectors do
-    not belong here: a `PerLayer` sends them uncompressed (`names_of_others` of optimizer/muon.py)."""
+    ``momentum``: mu, of each worker; it is the residual. State of a matrix: ``q``, f32[r, min(rows, cols)];
+    zeros before it was drawn. The answer for a matrix is a direction, not a mean: optimizer=dion applies
+    it. Embeddings, the head and vectors do not belong here: a `PerLayer` sends them uncompressed
+    (`names_of_others` of optimizer/muon.py)."""
 
     rank_fraction: Share = 0.25
     momentum: Annotated[float, within(0, below=1)] = 0.95

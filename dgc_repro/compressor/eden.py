@@ -79,9 +79,9 @@ _SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
 @checked
 class EDEN(Quantizer):
-    """``bits``: 1 (DRIVE) to 4. ``block``: values that are rotated together, a power of two. ``scale``:
-    unbiased, or least_error. ``rotations``: 2 where single values dominate their block. ``shared``: all
-    workers rotate alike."""
+    """``bits``: of an entry that is sent; 1 is DRIVE. ``block``: values that are rotated together, a power
+    of two. ``scale``: unbiased, or least_error. ``rotations``: 2 where single values dominate their block.
+    ``shared``: all workers rotate alike."""
 
     bits: Annotated[int, within(1, 4)] = 4
     block: Annotated[int, within(rotate.SHORTEST, LONGEST), "a power of two"] = 4096

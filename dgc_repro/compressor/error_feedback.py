@@ -42,8 +42,8 @@ from dgc_repro.payload.requests import Exchange, Outcome
 
 @checked
 class ErrorFeedback(ByBatch):
-    """Wraps any compressor. ``decay``: of the residual, a step. State: ``residual`` (shape of the tensor,
-    f32), ``inner``."""
+    """Wraps any compressor. ``decay``: of the residual, a step: 1 forgets nothing. State: ``residual``
+    (shape of the tensor, f32), ``inner``."""
 
     inner: Compressor
     decay: Annotated[Share, "1 forgets nothing"] = 1.0

@@ -54,7 +54,8 @@ BITS, BLOCK = 8, 2048  # of the error, and of values that share a scale
 @checked
 class LoCo(ByBatch):
     """Wraps any compressor; its error is its own, so no `ErrorFeedback` belongs in the nest. ``beta``: weight
-    of the past errors. State: ``error`` (u8: scales and codes of the tensor), ``exchanges`` (their number),
+    of the past errors. ``reset_steps``: the errors are forgotten after so many steps; null: never. State:
+    ``error`` (u8: scales and codes of the tensor), ``exchanges`` (their number),
     ``inner``."""
 
     inner: Compressor

@@ -45,7 +45,9 @@ Momentum = Annotated[float, within(0, below=1)]
 
 @checked
 class MomentumCorrection(ByBatch):
-    """Wraps any compressor, usually an `ErrorFeedback`. ``masking``: momentum factor masking (3.2).
+    """Wraps any compressor, usually an `ErrorFeedback`.
+    ``momentum``: of each worker; optimizer.momentum must be 0. ``nesterov``: Nesterov's momentum.
+    ``masking``: velocity is zeroed where it was sent (momentum factor masking, 3.2).
     State: ``velocity`` (shape of the tensor, f32), ``inner``."""
 
     inner: Compressor

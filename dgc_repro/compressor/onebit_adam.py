@@ -49,6 +49,7 @@ from dgc_repro.payload.requests import Exchange, Outcome, together
 @checked
 class OneBitAdam(ByBatch):
     """Wraps any compressor, usually an `ErrorFeedback`, as the outermost wrapper. ``beta1``: the optimizer's.
+    ``warmup_steps``: steps of plain Adam, before the variance is frozen.
     State: ``momentum`` (shape of the tensor, f32), ``exchanges`` (their number), ``inner``."""
 
     inner: Compressor

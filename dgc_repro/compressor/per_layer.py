@@ -33,9 +33,9 @@ VECTORS = "vectors"
 
 @checked
 class PerLayer(ByBatch):
-    """``dense``: what goes uncompressed, each entry ``vectors`` (tensors of at most one dimension)
-    or a pattern on parameter names such as ``fc.*``; ``smaller_than``: so do tensors with fewer
-    values."""
+    """Some tensors go uncompressed. ``dense``: what goes uncompressed, each entry ``vectors`` (tensors of
+    at most one dimension) or a pattern on parameter names such as ``fc.*``; ``smaller_than``: tensors with
+    fewer values go uncompressed too."""
 
     inner: Compressor
     dense: Annotated[Sequence[str], "`vectors` or patterns, as ['vectors', 'fc.*']"] = (VECTORS,)

@@ -56,9 +56,10 @@ from dgc_repro.payload.requests import Exchange, Gather, Mean, Outcome
 
 @checked
 class RandomK(Selecting):
-    """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
+    """``density``: share of the entries to send (0.01 where neither is given). ``factor``: send one
+    entry of so many: 100 is density 0.01.
     ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k.
-    ``values``: fp32, fp16 or int8 (fp32 where ``unbiased``)."""
+    ``values``: how values travel; fp32 where unbiased."""
 
     density: Density | None = None
     factor: Factor | None = None

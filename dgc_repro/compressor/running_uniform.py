@@ -36,7 +36,7 @@ from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 @checked
 class RunningUniform(ByBatch):
-    """``bits``: 3..16. ``rounding``: nearest, toward_zero, stochastic. State: ``largest``, f32[]."""
+    """``bits``: of a value that is sent. ``rounding``: to the grid. State: ``largest``, f32[]."""
 
     bits: Annotated[int, within(3, 16)] = 8
     rounding: Annotated[str, one_of(ROUNDINGS)] = "nearest"

@@ -47,7 +47,8 @@ DEVIATIONS = 6  # over which the bins of values reach
 
 @checked
 class SparseLoCo(Quantizer):
-    """``density``: share of a chunk's entries to send. ``chunk``: values of a chunk. ``bits``: of a value."""
+    """``density``: share of a chunk's entries to send. ``chunk``: values of a chunk. ``bits``: of a value
+    that is sent."""
 
     density: Annotated[Share, "0.01 sends 1 %"] = 1 / 64
     chunk: Annotated[int, within(2, chunks.LARGEST_CHUNK)] = 4096

@@ -199,9 +199,9 @@ class Selecting(Measured):
 
 @checked
 class DensitySparsifier(Selecting):
-    """A sparsifier of a share of the entries. ``density``: that share; or ``factor``: one of so many
-    (neither: 1 %). ``indices``: auto (the smallest), int32, delta16 or bitmap; ``values``: fp32, fp16 or
-    int8."""
+    """A sparsifier of a share of the entries. ``density``: share of the entries to send (0.01 where neither
+    is given); ``factor``: send one entry of so many: 100 is density 0.01. ``indices``: how places travel;
+    auto takes the fewest bytes. ``values``: how values travel."""
 
     density: Density | None = None
     factor: Factor | None = None

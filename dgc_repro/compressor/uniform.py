@@ -37,7 +37,7 @@ ROUNDINGS = {
 
 @checked
 class Uniform(Quantizer):
-    """``bits``: 2..16. ``rounding``: nearest, toward_zero, stochastic. ``block``: values that share
+    """``bits``: of a value that is sent. ``rounding``: to the grid. ``block``: values that share
     a scale; None for one scale a tensor."""
 
     bits: Annotated[

@@ -116,9 +116,9 @@ def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, 
 class ImageSettings:
     """Settings of images; sizes count images.
 
-    validation: held out of the training images by `split_seed`. train_size, test_size: use the first so
-    many of a fixed permutation of the rest and of the test images; None uses all. augment: `none`, `crop`
-    or `crop_flip`.
+    validation: training images that are held out. split_seed: chooses them. train_size, test_size: use the
+    first so many of a fixed permutation of the rest and of the test images; None uses all. augment: `none`,
+    `crop` or `crop_flip`.
 
     Raises ValueError for a value out of range.
     """

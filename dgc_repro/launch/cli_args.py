@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -18,6 +19,8 @@ from dgc_repro.launch.typed import nearest
 Reader = Callable[[str, str], Any]
 Keys = Mapping[str, tuple[Reader, Any] | tuple[Reader, Any, str]]
 """What reads each key of a sub-command, its default, and what it means (else its reader's docstring)."""
+WIDTH = 79
+"""Columns of a page of help."""
 MOST_WORKERS = 65536
 MOST_DIGITS, MOST_LEVELS = 1000, 32  # of an argument
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9}
@@ -42,13 +45,7 @@ def read(
     """(values of own keys, overrides). ``groups``: keys of a run at the top. Answers ``--help``. Raises
     UserError for what is neither."""
     if {"-h", "--help"} & set(arguments):
-        print(f"usage: python -m dgc_repro {command} [key=value ...]\n")
-        for key, (reader, default, *said) in keys.items():
-            meaning = " ".join("".join(said or [reader.__doc__ or ""]).replace("`", "").split())
-            print(f"  {key}: {meaning} Default: {'none' if default is None else default}.")
-        if groups:
-            print("\nOther keys are those of a run (python -m dgc_repro --help).")
-        sys.exit()
+        show_help(f"{command} [key=value ...]", keys, of_a_run=bool(groups))
     own = {key: default for key, (_, default, *_) in keys.items()}
     overrides = []
     for argument in arguments:
@@ -67,6 +64,40 @@ def read(
 
         check_overrides(overrides)
     return own, overrides
+
+
+def show_help(
+    usage: str, keys: Keys, *, of_a_run: bool = False, more: Iterable[str] = ()
+) -> NoReturn:
+    """Print the usage of a sub-command, a line for each of its keys and ``more`` lines, and end.
+    ``of_a_run``: whether it takes keys of a run too."""
+    print(f"usage: python -m dgc_repro {usage}\n")
+    rows = []
+    for key, (reader, default, *said) in keys.items():
+        meaning = " ".join("".join(said or [reader.__doc__ or ""]).replace("`", "").split())
+        is_switch = isinstance(default, bool)
+        value = str(default).lower() if is_switch else "" if default is None else str(default)
+        is_list = isinstance(default, list) and len(default) > 1
+        rows.append((f"{key}={'' if is_list else value.strip('[]')}", meaning))
+    print("\n".join(in_columns(rows, 20)))
+    if of_a_run:
+        print("\nOther keys are those of a run (python -m dgc_repro --help).")
+    for line in more:
+        print(line)
+    sys.exit()
+
+
+def in_columns(rows: Iterable[tuple[str, str]], wide: int) -> Iterator[str]:
+    """Lines of two columns, the right one wrapped; a longer name at the left has a line of its own."""
+    indent = (wide + 2) * " "
+    for name, text in rows:
+        left = f"  {name:<{wide}}"
+        if len(name) >= wide:
+            yield f"  {name}"
+            left = indent
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent=left, subsequent_indent=indent, break_on_hyphens=False
+        ) or [left.rstrip()]
 
 
 def full_size(overrides: Sequence[str]) -> list[str]:

@@ -1,9 +1,7 @@
 """The command line: one handler around everything, so that a mistake is one line and exit code 2.
 
-``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
-``reproduce`` a paper's table; ``queue`` trains a list of them; ``compare`` your runs; ``recommend`` a method;
-``calibrate`` a network; ``selfcheck`` this machine; ``new-paper`` from a template; ``wandb`` uploads finished
-runs; ``netlab clean``.
+``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps; `COMMANDS` has the commands, each
+with ``--help``.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 # torch's store may warn of a rank that is lost, beside the one line that says so.
@@ -29,7 +27,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError, full_disk, shown
 from dgc_repro.launch.cli_args import refuse_extremes
-from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart, use_user_configs
+from dgc_repro.launch.paths import (
+    add_conf_dirs,
+    composing,
+    conf_dir,
+    conf_dirs_apart,
+    use_user_configs,
+)
 from dgc_repro.launch.ranks import (
     FAILED,
     STOP_SIGNALS,
@@ -39,23 +43,54 @@ from dgc_repro.launch.ranks import (
     RunStopped,
     inside_torchrun,
 )
-from dgc_repro.names import papers_in
 
 if TYPE_CHECKING:
     from dgc_repro.launch.torchrun import Execute
 
+
+HELP = {"-h", "--help"}
+
+
+class Command(NamedTuple):
+    """What a command calls with its arguments, as ``module:function``, and what it does. ``of_a_run``:
+    whether it takes settings of a run; ``help``: what prints its page without importing the command."""
+
+    target: str
+    about: str
+    of_a_run: bool = False
+    help: str = ""
+
+
 COMMANDS = {
-    "reproduce": "dgc_repro.launch.reproduce:reproduce",
-    "queue": "dgc_repro.launch.queue:queue",
-    "compare": "dgc_repro.compare:main",
-    "recommend": "dgc_repro.predict.recommend:recommend",
-    "calibrate": "dgc_repro.predict.calibrate:calibrate",
-    "selfcheck": "dgc_repro.selfcheck.command:selfcheck",
-    "netlab": "dgc_repro.network.lab:command",
-    "new-paper": "dgc_repro.launch.new_paper:new_paper",
-    "wandb": "dgc_repro.launch.mirror:command",
-}
-"""What each command calls with its arguments. A command is imported when it is given: torch takes seconds."""
+    "reproduce": Command(
+        "dgc_repro.launch.reproduce:reproduce",
+        "Make the runs and the page of a paper's table or figure.",
+        of_a_run=True, help="dgc_repro.launch.reproduce_help:show",
+    ),
+    "queue": Command(
+        "dgc_repro.launch.queue:queue", "Train a list of reproductions, in order of priority.",
+        of_a_run=True,
+    ),
+    "compare": Command("dgc_repro.compare:main", "Compare your own runs: tables and a figure."),
+    "recommend": Command(
+        "dgc_repro.predict.recommend:recommend", "Recommend a setting for a model on a network."
+    ),
+    "calibrate": Command(
+        "dgc_repro.predict.calibrate:calibrate",
+        "Measure the links between workers, and write a network profile.",
+        of_a_run=True,
+    ),
+    "selfcheck": Command(
+        "dgc_repro.selfcheck.command:selfcheck",
+        "Check this machine: PASS, FAIL or SKIP for each part that has to work.",
+    ),
+    "new-paper": Command(
+        "dgc_repro.launch.new_paper:new_paper", "Write the three files of a paper of your own."
+    ),
+    "wandb": Command("dgc_repro.launch.mirror:command", "Copy finished runs to wandb."),
+    "netlab": Command("dgc_repro.network.lab:command", "Remove labs that ended runs have left."),
+}  # fmt: skip
+"""A command is imported when it is given: torch takes seconds."""
 
 
 def main() -> None:
@@ -81,16 +116,27 @@ def leave(code: int) -> NoReturn:
 
 def complete() -> None:
     """Tab completion of the command ``dgc-repro``: ``eval "$(dgc-repro -sc install=bash)"`` (docs/sweeps.md).
-    Hydra's shell functions call it. Without torch it takes about as long as Hydra does. Of commands it knows
-    the artifacts of `reproduce`; Hydra would complain of a word that is no override."""
+    Hydra's shell functions call it. Without torch it takes about as long as Hydra does. After a command it
+    offers the command's own names and keys; Hydra answers for settings of a run."""
     words = os.environ.get("COMP_LINE", "").split(" ")
-    if words[1:2] and words[1] in COMMANDS and any("query=" in word for word in sys.argv):
-        papers = papers_in(conf_dir()).values() if words[1] == "reproduce" else ()
-        names = sorted(name for sections in papers for name in sections.get("artifact", {}))
-        print("\n".join(name for name in names if name.startswith(words[-1])))
-        return
+    is_query = any("query=" in word for word in sys.argv)
     with contextlib.suppress(UserError):  # a folder that is only half typed
-        add_conf_dirs(conf_dirs_apart(os.environ.get("COMP_LINE", "").split())[0])
+        add_conf_dirs(conf_dirs_apart(list(filter(None, words)))[0])
+    if is_query and words[1:2] and words[1] in COMMANDS and words[2:]:
+        from dgc_repro.launch import completion
+
+        offered = completion.of_command(words[1], COMMANDS[words[1]], words[2:])
+        print(*offered, sep="\n", end="\n" if offered else "")
+        # Hydra complains of words that are no overrides.
+        own = completion.own_keys(COMMANDS[words[1]])
+        others = [w for w in words[2:-1] if "=" in w and f"{w.partition('=')[0]}=" not in own]
+        if offered or not (COMMANDS[words[1]].of_a_run or "=" in words[-1]) or "/" in words[-1]:
+            return
+        os.environ["COMP_LINE"] = " ".join([words[0], *others, words[-1]])
+    elif is_query and len(words) == 2 and words[1]:
+        for name in COMMANDS:
+            if name.startswith(words[1]):
+                print(name)
     if sys.argv[0].endswith(".py"):  # python -m dgc_repro: shells complete by the name of a command
         sys.argv[0] = "dgc-repro"
     _answer_of_hydra()
@@ -107,16 +153,26 @@ def dispatch(execute: Execute | None = None) -> None:
     `run_config`'s choice."""
     refuse_extremes(sys.argv[1:])
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        pkgutil.resolve_name(COMMANDS[sys.argv[1]])(sys.argv[2:])
+        command = COMMANDS[sys.argv[1]]
+        if HELP & set(sys.argv[2:]):
+            print(f"{command.about}\n")
+        if HELP & set(sys.argv[2:]) and command.help:
+            add_conf_dirs(conf_dirs_apart(sys.argv[2:])[0])
+            pkgutil.resolve_name(command.help)()
+            return
+        pkgutil.resolve_name(command.target)(sys.argv[2:])
+        return
+    added, arguments = conf_dirs_apart(sys.argv[1:])
+    if HELP & set(arguments):
+        from dgc_repro.launch import help
+
+        add_conf_dirs(added)
+        words = [word for word in arguments if word not in HELP]
+        with composing():
+            help.show(words, {name: command.about for name, command in COMMANDS.items()})
         return
     if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])) and sys.argv[1] != SUBMITTED:
         raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
-    added, arguments = conf_dirs_apart(sys.argv[1:])
-    if set(arguments) in ({"-h"}, {"--help"}):
-        add_conf_dirs(added)
-        sys.argv[1:] = arguments
-        _answer_of_hydra()
-        return
     from dgc_repro.launch.command_line import run
 
     run(execute)

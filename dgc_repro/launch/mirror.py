@@ -25,10 +25,11 @@ OFFLINE = "wandb/offline-run-*"
 USAGE = """usage: python -m dgc_repro wandb <folder> ... [sink.<key>=<value> ...]
 
   folder      a run folder, or a folder of run folders such as runs
-  sink.<key>  a setting of conf/sink/wandb.yaml, such as sink.mode=online or sink.project=mine
+  sink.<key>  a setting of sink=wandb, such as sink.mode=online or
+              sink.project=mine
 
-Each finished run is written to <run folder>/wandb (offline, the default) or uploaded (sink.mode=online).
-"""
+Each finished run is written to <run folder>/wandb (offline, the default), or
+uploaded (sink.mode=online)."""
 
 
 def command(arguments: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def files(paper: str, artifact: str) -> dict[str, str]:
 
 def new_paper(arguments: Sequence[str]) -> None:
     """Write the folder. Raises UserError where the name is taken or is no Python name."""
-    parser = argparse.ArgumentParser(prog="python -m dgc_repro new-paper", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dgc_repro new-paper")
     parser.add_argument("paper", help="a Python name, such as mypaper")
     parser.add_argument(
         "artifact", nargs="?", default="table1", help="its table or figure, such as table2 or fig3"

@@ -75,6 +75,12 @@ def paper_members() -> dict[str, dict[str, Any]]:
     }
 
 
+def artifacts() -> list[str]:
+    """All ``<paper>/<artifact>`` there are."""
+    papers = (sections for root in conf_dirs() for sections in papers_in(root).values())
+    return sorted({name for sections in papers for name in sections.get("artifact", {})})
+
+
 def _of_papers() -> list[Path]:
     """The folder ``conf`` of each paper that is installed or lies in the working folder."""
     found = [path.parent.resolve() for path in sorted(Path().glob("*/conf/paper"))]

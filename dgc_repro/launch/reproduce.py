@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -31,7 +30,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import DiskFull, UserError
-from dgc_repro.launch.cli_args import share_of, some_text, yes_no
+from dgc_repro.launch.cli_args import some_text
 from dgc_repro.launch.devices import few_gpus, simulates_on_gpu, visible_gpus
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import Job, check_rows, expand, finished, published_run
@@ -40,6 +39,7 @@ from dgc_repro.launch.overrides import apart, check_overrides, config_of, key_of
 from dgc_repro.launch.paths import (
     FAMILY,
     add_conf_dirs,
+    artifacts,
     composing,
     conf_dirs,
     conf_dirs_apart,
@@ -47,6 +47,7 @@ from dgc_repro.launch.paths import (
     paper_members,
     writing_to,
 )
+from dgc_repro.launch.reproduce_help import KEYS
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
@@ -70,26 +71,6 @@ SHOW_PLAN = (
 )
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
-
-USAGE = """usage: python -m dgc_repro reproduce <artifact> [--config-dir <folder>] [key=value ...]
-
-Makes the runs of a table or figure, prints them beside the paper's numbers, and writes a page with figures.
-Finished runs are not made again: after a stop, give the same command.
-
-  artifact                   <paper>/<table or figure>, one of those below
-  --config-dir               a folder with configs of your own, such as conf/ of your paper
-  scale=<name>               sizes of the runs, such as quick, small or paper
-  "scale.seeds=[0,1]"        the seeds; seed=0 for a single one
-  published=true             take the project's published runs where they exist, and train the others
-  plan=true                  print hours, memory and disk for each device, and the runs that each claim needs;
-                             train nothing. device=t4, v100, a100, h100 or cpu: that device alone
-  share=2/3                  make the second, fifth, ... run and no page: several machines share the work
-  roots.<dataset>=<folder>   where the files of a data set lie
-  paths.reproduced=<folder>  where the page goes
-  measure.<key>=<value>      of an artifact that is measured: how
-  study.<part>.<key>=<value> of an artifact that is computed: what of
-  key=value                  any other setting, for all runs
-"""
 
 
 @dataclass(frozen=True)
@@ -215,21 +196,17 @@ def reproduce(arguments: Sequence[str]) -> None:
 
 
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
-    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``. Answers ``--help``."""
+    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``."""
     added, others = conf_dirs_apart(arguments)
     own = own_conf_of(others[0].partition("/")[0]) if others else None
     add_conf_dirs([*added, *([own] if own else [])])
-    if {"-h", "--help"} & set(others):
-        print(f"{USAGE}\nArtifacts: {', '.join(artifacts())}.")
-        sys.exit()
     return others
 
 
 def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Settings of `reproduce` itself by key, and the other overrides. Raises UserError for a wrong value."""
     roots = dict.fromkeys([f"{ROOTS}.{data}" for data in options("dataset")], some_text)
-    readers = {"publish": yes_no, "published": yes_no, SHARE: share_of, **roots}
-    readers |= {PLAN: yes_no, DEVICE: some_text}
+    readers = {key: reader for key, (reader, *_) in KEYS.items()} | roots
     own: dict[str, Any] = {}
     others = []
     for override in given:
@@ -285,11 +262,6 @@ def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
         f"{few}: one process trains all workers of a run on one GPU (launch=simulated). Their means are "
         "those of real ranks; times of an exchange do not apply. launch.device=cpu trains ranks on CPU cores"
     )
-
-
-def artifacts() -> list[str]:
-    """Return all ``<paper>/<artifact>`` there are."""
-    return sorted({name for sections in _papers() for name in sections.get("artifact", {})})
 
 
 def _papers() -> Iterable[dict[str, Any]]:

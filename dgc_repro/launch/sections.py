@@ -40,7 +40,15 @@ Name = Annotated[str, Rule("{}, at most 64 characters long", lambda name: len(na
 
 @checked
 class Launch:
-    """How many ranks, where, and how long they wait for each other (conf/launch)."""
+    """How many ranks, where, and how long they wait for each other (conf/launch).
+
+    kind: local processes, simulated in one process, a netlab of shaped links, or a job of slurm;
+    launch=<kind> sets it. workers: ranks of the run, which average their gradients. device: auto takes GPUs
+    where each worker has its own, else the CPU. backend: auto takes nccl on GPUs of their own, else gloo.
+    threads: of a worker, null: the cores divided by the workers. timeout_seconds: the longest that a
+    collective may take; then the run ends and names who is missing. start_timeout_seconds: the longest
+    start; in it all ranks start and read their data.
+    """
 
     kind: Annotated[str, one_of(KINDS)]
     workers: Annotated[int, within(1, MOST_WORKERS)]
@@ -74,7 +82,17 @@ OfSbatch = Annotated[
 
 @checked
 class Slurm(Launch):
-    """A job of Slurm (conf/launch/slurm.yaml, launch/slurm.py): what sbatch is asked for."""
+    """A job of Slurm (conf/launch/slurm.yaml, launch/slurm.py): what sbatch is asked for.
+
+    nodes: of the job; a divisor of workers. gpus_per_node: asked for; null: none. cpus_per_task: cores of a
+    task, which is a worker; null asks for one. time_minutes: the time limit. partition, account, qos:
+    sbatch's options of these names; null leaves them out. sbatch: other options of sbatch, such as {mem:
+    64G, exclusive: true}. setup: lines of bash before the run, such as module load cuda. python: starts
+    Python on the nodes; null takes this one. logs: folder of the logs and the submitted scripts.
+    signal_seconds: so long before the time limit the run writes a checkpoint and is queued again. requeues:
+    how many times at most; 0 is never. array_parallelism: runs of one sweep, a job array, that run at the
+    same time. wait: print states and the log until the job ends.
+    """
 
     nodes: Count
     gpus_per_node: Annotated[int, within(0)] | None
@@ -115,8 +133,27 @@ class Slurm(Launch):
 
 
 @checked
+class Top:
+    """Settings of the whole run.
+
+    seed: the start of all random numbers. wrap: wrappers around the compressor, outermost first; ladder may
+    be named to say where it goes. optimized_metric: what a search optimizes; a number of the
+    record such as test/accuracy_percent, or a list of them.
+    """
+
+    seed: Annotated[int, within(0, MOST)]
+    wrap: Sequence[str]
+    optimized_metric: str | Sequence[str] | None = None
+
+
+@checked
 class Exchange:
-    """See conf/base.yaml; exchange/ddp.py and exchange/aggregation.py check the words."""
+    """How gradients are exchanged. (exchange/ddp.py and exchange/aggregation.py check the words.)
+
+    unit: layer or model, what is compressed at once; model takes all tensors as one vector. overlap:
+    exchange each bucket of DDP during backward. aggregation: gather or sharded payloads; sharded has each
+    worker average a shard. check: compare what ranks are about to send; it costs a collective.
+    """
 
     unit: str
     overlap: bool
@@ -126,7 +163,11 @@ class Exchange:
 
 @checked
 class Paths:
-    """Folders."""
+    """Folders.
+
+    runs: run folders, the only cache. reproduced: tables and figures that `reproduce` makes. results:
+    published results; `reproduce ... publish=true` writes there.
+    """
 
     runs: Folder
     reproduced: Folder
@@ -135,7 +176,10 @@ class Paths:
 
 @checked
 class Experiment:
-    """What a run belongs to; its folder is named by them."""
+    """What a run belongs to; its folder is named by these.
+
+    paper: the paper, or none. artifact: its table or figure. row: the run's row there.
+    """
 
     paper: Name
     artifact: Name
@@ -144,7 +188,10 @@ class Experiment:
 
 @checked
 class Scale:
-    """A scale's name and seeds; its other keys are numbers that methods read."""
+    """How large a run is: a scale's name and seeds; its other keys are numbers that methods read.
+
+    name: of a scale. seeds: those that `reproduce` trains. family: the folder of the scale in conf/scale.
+    """
 
     name: Name
     seeds: Annotated[Sequence[int], Rule("{}, at least one", bool)]
@@ -153,7 +200,11 @@ class Scale:
 
 @checked
 class Sink:
-    """Where numbers go beside the record."""
+    """Where numbers go beside the record.
+
+    every_steps: steps between two lines of steps.jsonl; 0: no lines. console: print a
+    line an epoch. mirror: a copy of the numbers elsewhere; sink=wandb sets it.
+    """
 
     every_steps: EverySteps
     console: bool

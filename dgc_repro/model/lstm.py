@@ -34,8 +34,8 @@ State = tuple[Tensor, Tensor]  # hidden and cell state, f32[L,B,H] each
 class LSTM:
     """Settings of an LSTM language model.
 
-    width: of the embedding and of every layer. dropout: probability of a zero after the embedding,
-    between layers and before the decoder. tied: the decoder's matrix is the embedding's.
+    width: of the embedding and of every layer. layers: of the LSTM. dropout: probability of a zero after
+    the embedding, between layers and before the decoder. tied: the decoder's matrix is the embedding's.
     num_classes: words of the vocabulary; None takes the data set's.
 
     Raises ValueError for a value out of range.

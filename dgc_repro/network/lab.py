@@ -374,7 +374,7 @@ def clean() -> dict[str, int]:
 def command(arguments: Sequence[str]) -> None:
     """``python -m dgc_repro netlab clean``. Raises UserError for anything else."""
     if {"-h", "--help"} & set(arguments):
-        print("usage: python -m dgc_repro netlab clean\n\nRemoves labs that ended runs have left.")
+        print("usage: python -m dgc_repro netlab clean")
         return
     if list(arguments) != ["clean"]:
         given = " ".join(arguments) or "nothing"

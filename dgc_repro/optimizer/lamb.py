@@ -31,7 +31,8 @@ Decay = Annotated[float, within(0, below=1)]
 
 @checked
 class LAMB(Optimizer):
-    """``beta1``, ``beta2``, ``eps``: of the moments."""
+    """``beta1``, ``beta2``, ``eps``: of the moments. ``exempt_1d``: plain Adam without weight decay for
+    biases and normalization."""
 
     lr: Rate = 0.01
     weight_decay: WeightDecay = 0.01

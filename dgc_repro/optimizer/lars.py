@@ -29,7 +29,8 @@ from dgc_repro.optimizer.sgd import Optimizer
 
 @checked
 class LARS(Optimizer):
-    """``trust_coefficient``: eta. ``exempt_1d``: see above."""
+    """``momentum``: m. ``trust_coefficient``: eta. ``exempt_1d``: plain momentum without weight decay for
+    biases and normalization."""
 
     lr: Rate = 10.0
     weight_decay: WeightDecay = 5e-4

@@ -13,7 +13,8 @@ from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, withi
 
 @checked
 class Optimizer:
-    """What all optimizers share. ``reference_batch``: ``lr`` is for this many images, or columns of text, a
+    """What all optimizers share. ``lr``: the learning rate. ``weight_decay``: of all tensors.
+    ``reference_batch``: ``lr`` is for this many images, or columns of text, a
     step over all workers (with local steps: of one worker) and scales linearly with the real number; None
     takes ``lr`` as it is.
     ``clip_norm``: the averaged gradient is scaled to this 2-norm, over all tensors, where it is longer
@@ -61,9 +62,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 @checked
 class SGD(Optimizer):
-    """torch.optim.SGD. ``nesterov`` changes nothing at momentum 0, which methods set that apply momentum on
-    the workers. ``norm_bias_factor``: biases of batch norm learn at so many times the rate, and their weight
-    decay is divided by it (hlb-CIFAR10's decoupled rates)."""
+    """torch.optim.SGD. ``momentum``: of the averaged gradient; 0 where a wrapper applies it on the workers.
+    ``nesterov``: Nesterov's momentum; it changes nothing at momentum 0. ``norm_bias_factor``: biases of
+    batch norm learn at so many times the rate, and their weight decay is divided by it (hlb-CIFAR10's
+    decoupled rates)."""
 
     momentum: Annotated[float, within(0, below=1)] = 0.9
     nesterov: bool = False

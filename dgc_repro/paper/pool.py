@@ -82,6 +82,15 @@ def configs(folder: Path) -> dict[str, dict[str, Any]]:
         return {line["id"]: checked_config(files.parsed_json(line["config"])) for line in lines}
 
 
+def summaries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the summaries of a pool's runs by id; none where there is no pool. Raises UserError."""
+    if not (folder / RUNS_FILE).is_file():
+        return {}
+    with damage(folder):
+        lines = _table(folder, RUNS_FILE, checksums(folder), ["id", "summary"]).to_pylist()
+        return {line["id"]: dict(files.parsed_json(line["summary"])) for line in lines}
+
+
 def checksums(folder: Path) -> dict[str, list[str]]:
     """Return what `SUMS_FILE` of a pool says; nothing where there are no runs. Raises UserError."""
     path = folder / SUMS_FILE

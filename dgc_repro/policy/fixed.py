@@ -9,8 +9,9 @@ from dgc_repro.policy.planned import PlansAhead, Settings
 
 @checked
 class Fixed(PlansAhead):
-    """Without ``field`` and ``values`` the compressor is used as it is set; with them, ``rung`` of
-    the ladder (default: the strongest)."""
+    """Without field and values the compressor is used as it is set. ``field``: the compressor's setting that
+    values are for; null: no ladder. ``values``: the ladder, weakest first. ``rung``: the rung that is used, 0
+    for dense; null: the strongest."""
 
     field: str | None = None
     values: Settings = ()

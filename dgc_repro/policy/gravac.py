@@ -68,12 +68,15 @@ Factor = Annotated[float, within(1, name="a factor")]
 @checked
 class GraVAC(PlansAhead):
     """``field``: the compressor's setting that takes the factors; ``theta_min``, ``theta_max``: the weakest
-    and the strongest factor; ``scaling``: exponential (theta_min times 2, 4, 16, 256, ...) or geometric (each
-    ``ratio`` times the last); ``eps``: the least gain of what is sent; ``omega``: relative difference of
-    gains or throughputs that counts as none; ``window``: steps between decisions on factors;
-    ``smoothing``: weight of a step in the averages, null for min(1, ``workers`` / 100); ``gain``: energy or
-    norm; ``decide``: now (by this step's gradient) or last (by the last step's); ``ladder``: settings in
-    place of all factors, weakest first. Raises ValueError."""
+    and the strongest factor; ``scaling``: exponential (theta_min times 2, 4, 16, 256, ...) or geometric
+    (each ratio times the last). ``ratio``: of geometric factors; ``eps``: the least gain of what is sent;
+    ``omega``: relative difference of gains or throughputs that counts as none; ``window``: steps between
+    decisions on factors; ``smoothing``: weight of a step in the averages, null for min(1, workers / 100).
+    ``workers``: of the run. ``gain``: energy (as printed) or norm (as the authors' code); ``average``:
+    ratio_of_averages, or average_of_ratios (as printed). ``throughput``: the mean over the window, or the
+    last step's (as printed). ``freeze``: the ideal factor stays for good; ``decide``: now (by this step's
+    gradient) or last (by the last step's); ``ladder``: settings in place of all factors, weakest first.
+    Raises ValueError."""
 
     field: str = "factor"
     theta_min: Factor = 10.0

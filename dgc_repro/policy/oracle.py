@@ -26,10 +26,11 @@ LOWEST, HIGHEST = "lowest", "highest"
 
 @checked
 class Oracle(PlansAhead):
-    """``field``, ``values``: the ladder, weakest first. ``runs``: the folder (or record) of a finished run
-    for each value, in their order; null: none was made; a list, one a seed: their mean. ``criterion``: a
-    column of their epochs, of which the ``best`` is the lowest or the highest; ``target``: a number of it,
-    null for none; ``cost``: another column, to be paid until the target is reached."""
+    """``field``: the compressor's setting that values are for. ``values``: the ladder, weakest first.
+    ``runs``: the folder (or record) of a finished run for each value, in their order; null: none was made;
+    a list, one a seed: their mean. ``criterion``: a column of their epochs, that compares them. ``best``:
+    whether its lowest or its highest is best. ``target``: a number of it, null for none; ``cost``: another
+    column, to be paid until the target is reached."""
 
     field: Field
     values: Rungs

@@ -31,8 +31,9 @@ PAIRS = Rule(
 
 @checked
 class Scheduled(PlansByEpoch):
-    """``field``, ``values``: the ladder, weakest first. ``rungs``: pairs of the first step (or epoch,
-    ``by``) on which a rung is used, and that rung; 0 is dense, r sends with values[r - 1]."""
+    """``field``: the compressor's setting that values are for. ``values``: the ladder, weakest first.
+    ``by``: count epochs, or steps. ``rungs``: pairs of the first epoch (or step) on which a rung is used,
+    and that rung; 0 is dense, r sends with values[r - 1]."""
 
     field: Field
     values: Rungs

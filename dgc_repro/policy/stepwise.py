@@ -28,11 +28,12 @@ ASCENDING = Rule("percentages (0 to 100), ascending", lambda values: list(values
 
 @checked
 class Stepwise(PlansAhead):
-    """``field``, ``values``: the ladder, weakest first. ``accuracy_thresholds``: validation accuracy
+    """``field``: the compressor's setting that values are for. ``values``: the ladder, weakest first.
+    ``accuracy_thresholds``: validation accuracy
     in percent that the p-th step down needs, ascending, one fewer than values.
     ``loss_differences``: the p-th step down is also taken when the training loss of two successive
     epochs differs by less (null: never). ``patience_epochs``: epochs on one step before compression
-    is removed for ``dense_epochs`` epochs (0: never)."""
+    is removed. ``dense_epochs``: for so many epochs; 0: never."""
 
     field: Field
     values: Rungs

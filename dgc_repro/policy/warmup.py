@@ -14,7 +14,8 @@ from dgc_repro.policy.planned import Field, PlansByEpoch, Rungs
 
 @checked
 class Warmup(PlansByEpoch):
-    """``field``, ``values``: the ladder, weakest first, which is the order they are used in.
+    """``field``: the compressor's setting that values are for. ``values``: the ladder, weakest first, which
+    is the order they are used in.
     ``epochs_each``: epochs on each value before the next."""
 
     field: Field

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dgc_repro.errors import UserError
@@ -13,31 +13,58 @@ from dgc_repro.names import conf_dir
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark.speed import Sizes
 
-IMAGES, WORDS = "images of 32 x 32", "sequences of 35 words"
+WORDS = "sequences of 35 words"
+SIDES = (32, 224)
+"""Pixels of a side of an image: CIFAR's and ImageNet's."""
 
 
 @dataclass(frozen=True)
 class Model:
     """A model of conf/model at full size. ``workload``: of the benchmark, the one that is like it; ``gflop``:
-    counted, of forward and backward of 32 samples."""
+    counted, of forward and backward of 32 samples; ``side``: pixels of a side of an image, None for words."""
 
     workload: str
     sizes: Sizes
     gflop: float
+    side: int | None = None
 
     @property
     def samples(self) -> str:
         """What a batch is made of."""
-        return IMAGES if self.workload == "low" else WORDS
+        return WORDS if self.side is None else f"images of {self.side} x {self.side}"
+
+    @property
+    def other_side(self) -> int:
+        """The side of the images of the other size."""
+        return next(side for side in SIDES if side != self.side)
 
 
-MODELS = {
-    "resnet18": Model("low", Sizes(11_173_962, 9_610, 36_325), 106.528),
-    "resnet101": Model("low", Sizes(44_549_160, 106_344, 169_531), 30.800),
-    "vgg16": Model("low", Sizes(138_357_544, 13_416, 80_131), 83.758),
-    "lstm": Model("lstm", Sizes(66_034_000, 34_000, 53_000), 341.568),
-    "transformer": Model("transformer", Sizes(6_710_032, 17_168, 28_704), 28.014),
+def _on_images(first: Model, *others: Model) -> dict[int | None, Model]:
+    return {one.side: one for one in (first, *others)}
+
+
+_RESNET101 = Sizes(44_549_160, 106_344, 169_531)
+_VGG16 = Sizes(138_357_544, 13_416, 80_131)
+MODELS: dict[str, dict[int | None, Model]] = {
+    "resnet18": _on_images(
+        Model("low", Sizes(11_173_962, 9_610, 36_325), 106.528, 32),
+        Model("low", Sizes(11_689_512, 10_600, 37_435), 340.749, 224),
+    ),
+    "resnet101": _on_images(
+        Model("low", _RESNET101, 1490.317, 224), Model("low", _RESNET101, 30.800, 32)
+    ),
+    "vgg16": _on_images(Model("low", _VGG16, 2964.742, 224), Model("low", _VGG16, 83.758, 32)),
+    "lstm": {None: Model("lstm", Sizes(66_034_000, 34_000, 53_000), 341.568)},
+    "transformer": {None: Model("transformer", Sizes(6_710_032, 17_168, 28_704), 28.014)},
 }
+"""By name and side of an image, the usual one first, for which the stem in conf/model is made. ResNet18 has
+CIFAR's stem and 10 classes at 32 x 32, and ImageNet's stem and 1,000 classes at 224 x 224."""
+
+
+def usual_sides() -> dict[str, int]:
+    """The side of an image that each model on images has by default."""
+    sides = {name: next(iter(of)) for name, of in MODELS.items()}
+    return {name: side for name, side in sides.items() if side is not None}
 
 
 def network_of(settings: Mapping[str, str], runs: Path) -> Network:
@@ -74,18 +101,26 @@ def network_of(settings: Mapping[str, str], runs: Path) -> Network:
     return network
 
 
-def model_of(name: str, parameters: float | None) -> Model:
-    """A model of the table; with ``parameters``, one like it of so many. Raises UserError."""
+def model_of(name: str, side: int | None, parameters: float | None) -> Model:
+    """A model of the table, on images of a side (None: the usual one); with ``parameters``, one like it of so
+    many. Raises UserError."""
     if name not in MODELS:
         raise UserError(
             f"model: no {name!r}; {nearest(name, MODELS)} Of another model give the one that is most like "
             "it, and parameters="
         )
-    found = MODELS[name]
+    known = MODELS[name]
+    if side is not None and None in known:
+        raise UserError(f"image: {name} reads {WORDS}; leave image out, got {side}")
+    if side is not None and side not in known:
+        raise UserError(
+            f"image: {' or '.join(map(str, sorted(SIDES)))}, got {side}; of another size give compute_ms="
+        )
+    found = next(iter(known.values())) if side is None else known[side]
     if parameters is None:
         return found
     larger = parameters / found.sizes.parameters
     sizes = found.sizes
     # Factors of low rank grow with the sides of the matrices.
     scaled = Sizes(parameters, larger * sizes.vectors, larger**0.5 * sizes.factors)
-    return Model(found.workload, scaled, larger * found.gflop)
+    return replace(found, sizes=scaled, gflop=larger * found.gflop)

@@ -3,7 +3,7 @@
 Compute is the trainer's own: one worker, real batches, forward, backward and optimizer. The exchange is the
 real one, with the gradients of the last step, on a wire that answers at once: every other worker is taken to
 send what this one sends. A method given as a run's (``compressor=``, ``wrap=``, ``policy=``) is timed too;
-nobody knows its loss.
+nobody knows its cost.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def timed(
             compute = settings["compute_ms"] / 1e3
         progress.advance(now="compute done")
         for row in rows:
-            own = config if row.loss is None else with_method(config, row.run)
+            own = config if row.cost is None else with_method(config, row.run)
             policy = build_policy(own)
             plan = policy.plan(policy.init(), 0)
             compressor = build_compressor(own, policy, unallocated(own))
@@ -100,7 +100,7 @@ def yours(dense: Row, config: dict[str, Any]) -> Row:
     """The row of a method that the benchmark does not have. Raises UserError."""
     validate(config)
     config["experiment"]["row"] = YOURS
-    return replace(dense, run=Run(YOURS, config, {}, {}), loss=UNKNOWN, is_shown=False)
+    return replace(dense, run=Run(YOURS, config, {}, {}), cost=UNKNOWN, at_most=math.inf)
 
 
 def alone(config: Mapping[str, Any]) -> dict[str, Any]:

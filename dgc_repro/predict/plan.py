@@ -433,16 +433,17 @@ def _timed_here(left: Sequence[Planned]) -> dict[Counts, tuple[float, float]]:
     return found
 
 
-def hours_here(config: Mapping[str, Any]) -> float:
+def hours_here(config: Mapping[str, Any], clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the hours of a run on this CPU, from a few of its steps on embedded data. Simulated workers take
-    turns; real ones share the cores. Raises UserError where it does not fit into memory."""
+    turns; real ones share the cores. ``clock``: that of the steps. Raises UserError where it does not fit
+    into memory."""
     counts = counted(config)
     if words := environment.shortage(counts.memory()):
         raise UserError(
             f"launch.workers: {counts.workers} workers keep {words} with weights, compressor states (each "
             f"{counts.states / 1e9:.2f} GB, twice) and activations; use fewer, or another device="
         )
-    seconds = _step_seconds(config)
+    seconds = _step_seconds(config, clock)
     turns = counts.workers
     if config["launch"]["kind"] != "simulated":
         turns = math.ceil(counts.workers / environment.available_cores())
@@ -451,7 +452,7 @@ def hours_here(config: Mapping[str, Any]) -> float:
     return (counts.steps * seconds * turns * evaluation + start) / 3600
 
 
-def _step_seconds(config: Mapping[str, Any]) -> float:
+def _step_seconds(config: Mapping[str, Any], clock: Callable[[], float]) -> float:
     """Seconds of a worker's step with its exchange: the median of a few."""
     own = _on_random_data(config)
     with environment.threads(environment.threads_of_worker(config["launch"])):
@@ -459,9 +460,9 @@ def _step_seconds(config: Mapping[str, Any]) -> float:
         seconds: list[float] = []
         begin = time.perf_counter()
         for number, batches in enumerate(steps_left(run)):
-            start = time.perf_counter()
+            start = clock()
             train_step(run, batches)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
             spent = time.perf_counter() - begin
             if number + 1 >= WARMUP_STEPS + TIMED_STEPS or (number and spent > SECONDS_TO_TIME):
                 break

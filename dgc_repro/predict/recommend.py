@@ -1,11 +1,13 @@
-"""``recommend``: which setting to use for a model on a network, at most so much worse than dense training.
+"""``recommend``: which setting to use for a model on a network, and what it costs in quality.
 
-``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101 max_loss=0.5`` answers in
-seconds: it reads the published benchmark and models the rest. ``method=topk`` shows what one method is
-predicted to take. ``measure=true`` times the model and the first settings on this machine (measure.py), and
-with ``compressor=`` a method of the user's beside them.
+``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101`` answers in seconds: it
+reads the published benchmark and models the rest. It leads with the smallest cost that any setting is shown
+to meet, and lists the settings by cost. ``max_cost=1`` asks for the fastest setting that is shown to cost no
+more; ``method=topk`` shows what one method is predicted to take. ``measure=true`` times the model and some
+settings on this machine (measure.py), and with ``compressor=`` a method of the user's beside them.
 
-Loss        measured on the benchmark's slim model, with its interval; for another model an extrapolation
+Cost        of quality: measured on the benchmark's slim model, with its interval; for another model an
+            extrapolation
 Payload     counted in the benchmark's runs, their warm-ups included, and scaled to the sizes of the model
 Compress    and decompress, on a GPU: modelled from counted launches, waits and bytes (a lower bound). On a
             CPU: measured in the benchmark and scaled
@@ -15,6 +17,9 @@ Network     modelled (network/cost.py). Communication is hidden behind backward 
 
 from __future__ import annotations
 
+import math
+import textwrap
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +28,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
+import dgc_repro
 from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
@@ -32,22 +38,27 @@ from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
-from dgc_repro.paper.benchmark import speed
-from dgc_repro.paper.benchmark.classes import Shown, judge
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, cost, workloads
+from dgc_repro.paper.benchmark import paired, speed
+from dgc_repro.paper.benchmark.classes import Judged, Shown, judge
+from dgc_repro.paper.benchmark.tradeoff import stated
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
-from dgc_repro.predict.known import MODELS, Model, model_of, network_of
+from dgc_repro.predict.known import MODELS, SIDES, Model, model_of, network_of, usual_sides
 from dgc_repro.results import RESULTS
 
 POOL = "benchmark/small"
 CPU = "cpu"
-UNDECIDED = " ?"
-"""After a loss that is not shown to be at most the allowed one."""
+COST_STEP = 0.1
+"""Shown costs are multiples of it, in the unit of the workload."""
+LARGEST_COST = 100.0
+FASTER = 1.05
+"""A setting that is not so many times as fast as dense training is no faster: the model is not that exact."""
+WIDTH = 79
 METHOD = ("compressor", "wrap", "wrapper", "policy")
 """Keys of a run that make up a method."""
 OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd", "muon", "muloco", "dion")
-"""Name prefixes of settings whose loss is not an effect of compression alone."""
+"""Name prefixes of settings whose cost is not an effect of compression alone."""
 MEASURED = 3
 """Settings that ``measure=true`` times."""
 YOURS = "yours"
@@ -69,9 +80,18 @@ KEYS: cli_args.Keys = {
     ),
     "workers": (cli_args.workers_range, [8], "8, or several: 2,4,8 or doublings as 2..256."),
     "model": (cli_args.some_text, "resnet101", f"One of {', '.join(MODELS)}, at full size."),
+    "image": (
+        *(cli_args.count, None),
+        f"Pixels of a side of an image, {' or '.join(map(str, SIDES))}; by default "
+        f"{', '.join(f'{side} for {name}' for name, side in usual_sides().items())}.",
+    ),
     "parameters": (cli_args.positive, None, "Of a model like this one that is larger or smaller."),
-    "max_loss": (cli_args.from_zero, 0.5, "The allowed loss: points of accuracy, % of perplexity."),
-    "method": (cli_args.some_text, None, "Only settings with this in their names, at any loss."),
+    "max_cost": (
+        *(cli_args.from_zero, None),
+        "The largest cost that is allowed: points of accuracy, or % of perplexity. Without it: the "
+        "smallest that is shown.",
+    ),
+    "method": (cli_args.some_text, None, "Only settings with this in their names, at any cost."),
     "device": (one_of_devices, "v100", f"What workers compute on: {', '.join(GPUS)}, or {CPU}."),
     "compute_ms": (
         *(cli_args.positive, None),
@@ -89,27 +109,27 @@ KEYS: cli_args.Keys = {
 
 @dataclass(frozen=True)
 class Question:
-    """A model on a device and a network, seconds of its forward and backward, and the loss that is
-    allowed. ``method``: a part of the names of the only settings to look at."""
+    """A model on a device and a network, seconds of its forward and backward, and the cost that is allowed
+    (None: whatever is the smallest). ``method``: a part of the names of the only settings to look at."""
 
     model: Model
     network: Network
     device: str
     compute: float
-    max_loss: float
+    max_cost: float | None
     method: str | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A setting among so many workers; seconds. ``run``: the first of its runs; ``loss``: what its seeds
-    show, None for dense training, of no seeds for a method that the benchmark does not have; ``is_shown``:
-    they show that it is at most the allowed one; ``exchange``: compress and decompress; ``hidden``:
-    communication behind backward."""
+    """A setting among so many workers; seconds. ``run``: the first of its runs; ``cost``: what its seeds
+    show, None for dense training, of no seeds for a method that the benchmark does not have; ``at_most``:
+    the smallest cost that they show it to meet, of all settings together, infinite for none; ``exchange``:
+    compress and decompress; ``hidden``: communication behind backward."""
 
     run: Run
-    loss: Shown | None
-    is_shown: bool
+    cost: Shown | None
+    at_most: float
     calls: Calls
     compute: float
     exchange: float
@@ -119,6 +139,18 @@ class Row:
     @property
     def step(self) -> float:
         return self.compute + self.exchange + self.communicate - self.hidden
+
+    @property
+    def sent(self) -> float:
+        """Payload bytes of a worker and step."""
+        return sum(size for _, size in self.calls.values())
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval of its cost; infinite without an interval."""
+        if self.cost is None:
+            return 0.0
+        return self.cost.high if self.cost.low < self.cost.high else math.inf
 
 
 class Benchmark:
@@ -137,12 +169,12 @@ class Benchmark:
         own = [run for run in every if f"-{name}." in run and TUNES not in run]
         self.runs: Sequence[Run] = pool.read(place, own)
         self.workload = workloads()[name]
-        dense = {run.seed: run for run in self.runs if run.method == DENSE}
-        losses: dict[str, list[float]] = {}
-        for run in self.runs:
-            if run.seed in dense:
-                losses.setdefault(run.row, []).append(cost(run, dense[run.seed]))
-        self.judged = judge(losses, self.workload)
+        own_runs, dense = paired.with_reference(self.runs, f"{name}.{DENSE}", self.workload)
+        costs: dict[str, list[float]] = {}
+        for run in own_runs:
+            costs.setdefault(run.row, []).append(self.workload.cost(run, dense[run.seed]))
+        self.judged = judge(costs, self.workload)
+        self._at_most = {row: smallest_cost(self.judged, row) for row in self.judged.shown}
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
         self._work = speed.Workload(self.runs)
@@ -160,7 +192,6 @@ class Benchmark:
             costs = Costs(asked.network, workers)
         except ValueError as error:
             raise UserError(f"network.{error}") from error
-        good = self.judged.at_most(asked.max_loss)
         rows, left_out = [], []
         for name, run in sorted(self._first.items(), key=lambda item: item[0] != DENSE):
             exchange = None if _changes(run) else self._exchange(asked, run, workers)
@@ -171,12 +202,12 @@ class Benchmark:
             calls = speed.enlarged(
                 run, calls, self._work.parameters, self._work.vectors, asked.model.sizes
             )
-            lost = None if name == DENSE else self.judged.shown[run.row]
             communicate = seconds_of(calls, costs)
             most = speed.BACKWARD * asked.compute if speed.can_overlap(run) else 0.0
             rows.append(
                 Row(
-                    run, lost, lost is None or run.row in good, calls,
+                    run, None if name == DENSE else self.judged.shown[run.row],
+                    0.0 if name == DENSE else self._at_most[run.row], calls,
                     asked.compute, exchange, communicate, min(communicate, most),
                 )
             )  # fmt: skip
@@ -191,7 +222,7 @@ class Benchmark:
         counted = self._counted.get(run.method)
         if counted is None:
             return None
-        full = MODELS[self.workload.full_size].sizes.parameters
+        full = next(iter(MODELS[self.workload.full_size].values())).sizes.parameters
         return exchange_seconds(counted, own / full, GPUS[asked.device])
 
 
@@ -210,6 +241,13 @@ def _changes(run: Run) -> bool:
     )
 
 
+def smallest_cost(judged: Judged, row: str) -> float:
+    """The smallest multiple of `COST_STEP` that a setting is shown to cost at most; infinite for none."""
+    steps = range(round(LARGEST_COST / COST_STEP))
+    found = bisect_left(steps, True, key=lambda n: row in judged.at_most(n * COST_STEP))
+    return found * COST_STEP if found < len(steps) else math.inf
+
+
 def recommend(arguments: Sequence[str]) -> None:
     """Answer on the terminal. Raises UserError."""
     added, arguments = conf_dirs_apart(arguments)
@@ -219,27 +257,34 @@ def recommend(arguments: Sequence[str]) -> None:
     asked, measured = question(settings, overrides), settings["measure"]
     benchmark = Benchmark(asked.model.workload)
     workers = settings["workers"]
-    rows, left_out = benchmark.rows(asked, workers[-1])
-    rows, others = chosen(rows, asked)
+    every, left_out = benchmark.rows(asked, workers[-1])
+    rows = chosen(every, asked)
     if measured:
         from dgc_repro.predict.measure import timed
 
-        gathered = [row for row in rows if row.run.setting("exchange.aggregation") == speed.GATHER]
+        first = [rows[0], *([one] if (one := best(rows, asked)) else [])]
+        others = [row for row in rows if row not in first]
+        gathered = [
+            row
+            for row in (*first, *sorted(others, key=lambda row: row.step))
+            if row.run.setting("exchange.aggregation") == speed.GATHER
+        ]
         rows = timed(gathered[: MEASURED + 1], settings, overrides, workers[-1], asked.network)
-    rows = sorted(rows, key=lambda row: row.step)
     console = console_of_width()
-    for line in head(asked, settings, measured):
-        console.print(line, soft_wrap=True)
-    console.print(table(rows, workers[-1]))
-    best = next(row for row in rows if row.is_shown)
+    shown = rows if asked.method or measured or asked.max_cost is not None else front(rows)
+    lead = best(rows, asked)
+
+    def say(lines: Iterable[str]) -> None:
+        for line in lines:
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    say(head(asked, settings, benchmark, measured))
+    say(answer(rows, lead, benchmark, asked))
+    console.print(table(shown, workers[-1], benchmark))
     if len(workers) > 1:
-        console.print(by_workers(benchmark, asked, workers, [best, rows[0]]))
-    for line in answer(rows, best, benchmark, asked):
-        console.print(line, soft_wrap=True, markup=False)
-    if others:
-        console.print(f"mean loss above {asked.max_loss:g}: {len(others)} settings", soft_wrap=True)
-    why = "another optimizer, a setting that changes with the steps, or not counted for GPUs"
-    console.print(f"left out ({why}): {', '.join(left_out) or 'none'}", soft_wrap=True)
+        console.print(by_workers(benchmark, asked, workers, [lead] if lead else []))
+    say(foot(shown, every, left_out, benchmark, asked))
+    say(origins(asked, settings, benchmark, measured))
 
 
 def _apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -249,6 +294,8 @@ def _apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     others: list[str] = []
     for one in arguments:
         key = one.partition("=")[0]
+        if key == "max_loss":
+            raise UserError("max_loss: it is max_cost now; give max_cost=")
         if key.split(".")[0] in METHOD and not measured:
             raise UserError(
                 f"{key}: recommend chooses among the benchmark's settings; name some with method=, such as "
@@ -266,7 +313,7 @@ def question(settings: Mapping[str, Any], overrides: Sequence[str]) -> Question:
     if settings["network"]:
         profile["network"] = settings["network"]
     network = network_of(profile, Path(settings["paths.runs"]))
-    model = model_of(settings["model"], settings["parameters"])
+    model = model_of(settings["model"], settings["image"], settings["parameters"])
     if settings["compute_ms"] is not None:
         seconds = settings["compute_ms"] / 1e3
     elif settings["device"] != CPU:
@@ -276,20 +323,20 @@ def question(settings: Mapping[str, Any], overrides: Sequence[str]) -> Question:
     else:
         raise UserError("compute_ms: give it for device=cpu, or let measure=true measure it")
     return Question(
-        model, network, settings["device"], seconds, settings["max_loss"], settings["method"]
+        model, network, settings["device"], seconds, settings["max_cost"], settings["method"]
     )
 
 
-def chosen(rows: Sequence[Row], asked: Question) -> tuple[list[Row], list[Row]]:
-    """Dense training and the settings that are asked for, those whose loss is shown first, then the shortest
-    step; and those whose mean loss is larger. Raises UserError for a method that has no setting."""
+def chosen(rows: Sequence[Row], asked: Question) -> list[Row]:
+    """Dense training and the settings that are asked for, by cost: the upper end of the interval, then the
+    mean. Raises UserError for a method that has no setting."""
     dense, *others = rows
     if asked.method is not None:
         own = [row for row in others if asked.method in row.run.method]
         if not own and asked.method in options("compressor"):
             raise UserError(
                 f"method: with {asked.model.samples} the published benchmark has no runs of "
-                f"{asked.method}, so its loss is not known; "
+                f"{asked.method}, so its cost is not known; "
                 f"measure=true compressor={asked.method} times its step beside the others"
             )
         if not own:
@@ -297,58 +344,173 @@ def chosen(rows: Sequence[Row], asked: Question) -> tuple[list[Row], list[Row]]:
             raise UserError(
                 f"method: no setting of {asked.method!r}; {nearest(asked.method, names)}"
             )
-        return [dense, *sorted(own, key=lambda row: row.step)], []
-    good = [row for row in others if row.is_shown or _mean(row) <= asked.max_loss]
-    good.sort(key=lambda row: (not row.is_shown, row.step))
-    return [dense, *good], [row for row in others if row not in good]
+        others = own
+    elif asked.max_cost is not None:
+        others = [row for row in others if _mean(row) <= asked.max_cost]
+    return [dense, *sorted(others, key=lambda row: (row.high, _mean(row)))]
+
+
+def front(rows: Sequence[Row]) -> list[Row]:
+    """Dense training, and each setting that is faster than all settings that cost less."""
+    dense, *others = rows
+    found = [dense]
+    for row in others:
+        if math.isfinite(row.high) and row.step * FASTER < found[-1].step:
+            found.append(row)
+    return found
+
+
+def best(rows: Sequence[Row], asked: Question) -> Row | None:
+    """The answer: the fastest setting that is shown to cost at most what is allowed, or else at most the
+    smallest cost that any setting is shown to meet. None: no setting with a known cost is faster than dense
+    training."""
+    dense, *others = rows
+    faster = [r for r in others if r.step * FASTER < dense.step and math.isfinite(r.at_most)]
+    if not faster:
+        return None
+    smallest = min(row.at_most for row in faster)
+    allowed = max(smallest, asked.max_cost or 0.0)
+    return min((row for row in faster if row.at_most <= allowed), key=lambda row: row.step)
 
 
 def _mean(row: Row) -> float:
-    return 0.0 if row.loss is None else row.loss.mean
+    return 0.0 if row.cost is None else row.cost.mean
 
 
-def head(asked: Question, settings: Mapping[str, Any], measured: bool) -> list[str]:
-    """What each number is: measured, modelled, extrapolated."""
-    model = asked.model
-    batch = f"{settings['batch']} {model.samples}"
-    rate = f"{USED:.0%} of the stated float32 rate of {asked.device.upper()}"
-    compute = f"modelled: counted operations for a batch of {batch}, at {rate}"
-    exchange = f"modelled for {asked.device.upper()} from counted launches, waits and bytes (a lower bound)"
+def head(
+    asked: Question, settings: Mapping[str, Any], benchmark: Benchmark, measured: bool
+) -> Iterable[str]:
+    """What is asked, with the defaults that were taken, and on what evidence the answer rests."""
+    model, (number, unit) = asked.model, (settings["workers"][-1], f"workers with {asked.device}")
+    compute = f"A step computes for {_short(1e3 * asked.compute)} ms, modelled (yours: compute_ms=)"
+    if settings["compute_ms"]:
+        compute = f"A step computes for {_short(1e3 * asked.compute)} ms, as given"
+    elif measured:
+        compute = "The time that a step computes is measured here"
+    defaults = [f"image={model.side}"] if model.side and not settings["image"] else []
+    defaults += [f"{key}={settings[key]}" for key in ("device",) if settings[key] == KEYS[key][1]]
+    yield from _filled(
+        f"{settings['model']}, {model.sizes.parameters / 1e6:.4g} M parameters, {model.samples}; "
+        f"{number} {unit}; network {settings['network'] or 'as given'}. {compute}."
+        + (f" Defaults: {', '.join(defaults)}." if defaults else "")
+    )
+    size = benchmark.dense.summary["parameters"] / 1e6
+    yield from _filled(
+        f"Times are {'measured in part' if measured else 'modelled, not measured'}. Costs are measured "
+        f"with a small model ({size:.2g} M parameters) and extrapolated to yours."
+    )
+    yield ""
+
+
+def origins(
+    asked: Question, settings: Mapping[str, Any], benchmark: Benchmark, measured: bool
+) -> Iterable[str]:
+    """Where each number is from: measured, modelled, extrapolated."""
+    model, gpu = asked.model, asked.device.upper()
+    compute = (
+        f"counted operations of {settings['batch']} {model.samples} at {USED:.0%} of the stated "
+        f"float32 rate of a {gpu}"
+    )
+    exchange = f"modelled for a {gpu} from counted launches, waits and bytes: a lower bound"
     if asked.device == CPU:
-        exchange = "measured in the benchmark on a slim model, scaled to this one's parameters"
+        exchange = "measured in the benchmark on a slim model, scaled to this model's parameters"
+    payload = "counted in the benchmark with its warm-ups, scaled to this model"
     if measured:
         compute, exchange = "measured here", "measured here with this model's gradients"
+        payload = "measured here"
     if settings["compute_ms"]:
-        compute = "given"
-    is_known = settings["compute_ms"] or not measured  # a measured time is in the table
-    name = settings["model"]
+        compute = "given by compute_ms"
+    yield ""
+    yield from _listed(
+        "Where the numbers are from:",
+        {
+            "compute": compute,
+            "network": f"modelled; {asked.network.source or 'rates as given'}. As much as possible is hidden "
+            "behind backward where buckets can overlap",
+            "compress": exchange,
+            "payload": payload,
+            "cost": f"measured with {facts.model_text(benchmark.dense)}, {facts.data_text(benchmark.runs)}, "
+            f"{facts.world_text(benchmark.dense)} (results/{POOL}). For your model it is an extrapolation: "
+            "train with the setting and with dense before you rely on it",
+        },
+    )
+
+
+def _listed(title: str, lines: Mapping[str, str]) -> list[str]:
+    """A title, and below it wrapped texts by name."""
+    wide = max(map(len, lines)) + 4
     return [
-        f"{name}, {model.sizes.parameters / 1e6:.4g} M parameters",
-        f"compute {1e3 * asked.compute:.3g} ms, {compute}" if is_known else f"compute: {compute}",
-        f"compress and decompress: {exchange}",
-        "communicate: modelled, hidden behind backward where buckets can overlap; "
-        f"{asked.network.source or 'rates as given'}",
-        "payload: " + ("measured here" if measured else
-                       "counted in the benchmark with its warm-ups, scaled to this model (extrapolated)"),
-        "loss: measured in the benchmark on a slim model, 95 % interval; for your model an extrapolation",
-    ]  # fmt: skip
+        title,
+        *(
+            textwrap.fill(
+                text, WIDTH, initial_indent=f"  {name:<{wide - 2}}", subsequent_indent=wide * " "
+            )
+            for name, text in lines.items()
+        ),
+        "",
+    ]
 
 
-def table(rows: Sequence[Row], workers: int) -> Table:
-    """Fastest first."""
-    dense = next(row for row in rows if row.loss is None)
-    headings = ["setting", "loss", "95 %\ninterval", "payload\nMB", "compress +\ndecompress ms"]
-    headings += ["communicate\nms", "step\nms", "x dense"]
+def answer(
+    rows: Sequence[Row], lead: Row | None, benchmark: Benchmark, asked: Question
+) -> Iterable[str]:
+    """The setting to use, with the overrides and the line of Python that give it."""
+    dense = rows[0]
+    unit = benchmark.workload.unit_in_words
+    if lead is None:
+        fastest = min((row.step for row in rows[1:]), default=math.inf)
+        yield from _filled(
+            "Train uncompressed: no setting with a known cost is faster on this network. The fastest is "
+            f"{dense.step / fastest:.2f} times as fast, and a difference below {FASTER - 1:.0%} is within "
+            "the errors of the model."
+        )
+        yield ""
+        return
+    if asked.max_cost is not None and lead.at_most > asked.max_cost:
+        yield from _filled(
+            f"No faster setting is shown to cost at most {asked.max_cost:g} {unit}. Next best:"
+        )
+    cost = lead.at_most if asked.max_cost is None else max(lead.at_most, asked.max_cost)
+    yield from _filled(
+        f"Use {name_of(lead.run)}: at most {cost:.3g} {unit}, {dense.step / lead.step:.1f} times as fast as "
+        "uncompressed training."
+        + (" No setting is shown to cost less." if cost == min(r.at_most for r in rows[1:]) else "")
+    )
+    yield ""
+    yield f"  {command_of(lead.run)}{' exchange.overlap=true' if lead.hidden else ''}"
+    yield ""
+    yield from (f"  {line}" for line in python_of(lead.run, overlap=bool(lead.hidden)))
+    yield ""
+    rate, of_dense = (run.setting("optimizer.lr") for run in (lead.run, benchmark.dense))
+    yield f"Learning rate in the benchmark: {rate} (dense training: {of_dense})."
+    yield ""
+
+
+def _filled(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH)
+
+
+def table(rows: Sequence[Row], workers: int, benchmark: Benchmark) -> Table:
+    """The settings by cost."""
+    dense = next(row for row in rows if row.cost is None)
+    headings = ["setting", "cost", "95 %\ninterval", "at\nmost", "sent\nMB"]
+    headings += ["compress\nms", "step\nms", "times\nas fast"]
     cells: list[list[str]] = []
-    for row in rows:
-        loss = [f"{_mean(row):.2f}" + ("" if row.is_shown else UNDECIDED)]
-        loss += ["-" if row.loss is None else row.loss.interval]
-        if row.loss is not None and not row.loss.n:
-            loss = ["not known", "-"]
-        sent = sum(size for _, size in row.calls.values()) / 1e6
-        numbers = (sent, *(1e3 * time for time in (row.exchange, row.communicate, row.step)))
-        cells.append([row.run.method, *loss, *map(_short, numbers), f"{dense.step / row.step:.2f}"])
-    return grid(f"{workers} workers, fastest first", headings, cells)
+    for row in sorted(rows, key=lambda row: row.cost is not None):
+        if row.cost is None:
+            costs = ["0", "-", "-"]
+        elif not row.cost.n:
+            costs = ["not known", "-", "-"]
+        else:
+            at_most = f"{row.at_most:.1f}" if math.isfinite(row.at_most) else "-"
+            costs = [f"{row.cost.mean:.2f}", row.cost.interval, at_most]
+        numbers = (row.sent / 1e6, 1e3 * row.exchange, 1e3 * row.step)
+        cells.append(
+            [row.run.method, *costs, *map(_short, numbers), f"{dense.step / row.step:.1f}"]
+        )
+    return grid(
+        f"{workers} workers, by cost in {benchmark.workload.unit_in_words}", headings, cells
+    )
 
 
 def _short(value: float) -> str:
@@ -359,7 +521,7 @@ def by_workers(
     benchmark: Benchmark, asked: Question, workers: Sequence[int], shown: Sequence[Row]
 ) -> Table:
     """Milliseconds of a step of dense training and of some settings."""
-    names = [DENSE, *dict.fromkeys(row.run.method for row in shown if row.loss)]
+    names = [DENSE, *dict.fromkeys(row.run.method for row in shown if row.cost)]
     cells = []
     for number in workers:
         steps = {row.run.method: 1e3 * row.step for row in benchmark.rows(asked, number)[0]}
@@ -367,45 +529,79 @@ def by_workers(
     return grid("Milliseconds of a step", ["workers", *names], cells)
 
 
-def answer(rows: Sequence[Row], best: Row, benchmark: Benchmark, asked: Question) -> Iterable[str]:
-    """The fastest setting that is shown to lose no more; the fastest undecided one, if that is faster."""
-    dense = next(row for row in rows if row.loss is None)
-    unit = benchmark.workload.unit_in_words
-    yield (
-        f"{UNDECIDED.strip()}: the seeds do not show that the loss is at most {asked.max_loss:g} {unit} "
-        "(moderated t, Holm's correction over the benchmark's settings)"
+def foot(
+    shown: Sequence[Row],
+    every: Sequence[Row],
+    left_out: Sequence[str],
+    benchmark: Benchmark,
+    asked: Question,
+) -> Iterable[str]:
+    """What the columns mean, and which settings the table does not have."""
+    yield from _filled(
+        f"cost: {benchmark.workload.unit_in_words} lost against dense training. at most: the cost that the "
+        f"seeds show not to be exceeded, with Holm's correction for {len(benchmark.judged.estimates)} "
+        "settings; the interval has no correction. compress: and decompress."
     )
-    if best.loss is None:
-        yield f"no faster setting is shown to lose at most {asked.max_loss:g} {unit}: train uncompressed"
-    else:
-        yield f"fastest that is shown to lose no more, {dense.step / best.step:.2f} times as fast as dense:"
-        yield from _typed(best, benchmark.dense)
-    first = next(row for row in rows if row.loss is None or row.loss.n)
-    if not first.is_shown:
-        yield f"faster, {dense.step / first.step:.2f} times as fast as dense, but undecided:"
-        yield from _typed(first, benchmark.dense)
-    yield (
-        f"The losses are those of {facts.model_text(benchmark.dense)}, {facts.data_text(benchmark.runs)}, "
-        f"{facts.world_text(benchmark.dense)} (results/{POOL}). Train with the setting and with dense before "
-        "you rely on it."
+    if asked.method is None and (missing := len(every) - len(shown)) > 0:
+        why = (
+            f"settings that cost more and are no faster (max_cost={LARGEST_COST:g} lists them)"
+            if asked.max_cost is None
+            else f"settings whose mean cost is above {asked.max_cost:g}"
+        )
+        yield from _filled(f"Not in the table: {missing} {why}.")
+    yield from _filled(
+        "Not predicted (another optimizer, a setting that changes with the steps, or no counts for GPUs): "
+        f"{', '.join(left_out) or 'none'}."
     )
 
 
-def _typed(row: Row, dense: Run) -> Iterable[str]:
-    overlap = " exchange.overlap=true" if row.hidden else ""
-    yield f"  {command_of(row.run)}{overlap}"
-    yield (
-        f"  (the benchmark's rate: {row.run.setting('optimizer.lr')}, of dense training "
-        f"{dense.setting('optimizer.lr')}; tune it for your model)"
-    )
+def name_of(run: Run) -> str:
+    """What the README's picture calls a setting, and its name in the table."""
+    headline, method = stated(workloads()), str(run.method)
+    words = headline.names.get(method.removesuffix("_sharded")) if headline else None
+    shards = ", averaged in shards" if method.endswith("_sharded") else ""
+    return f"{words}{shards} ({method})" if words else method
+
+
+def python_of(run: Run, *, overlap: bool) -> list[str]:
+    """The lines of Python that give a DDP model a run's method, after its warm-up."""
+    names: set[str] = {"dgc_repro.exchange.attached.attach"}
+
+    def called(node: Mapping[str, Any], *first: str, usual: Mapping[str, Any]) -> str:
+        """``usual``: settings that need not be named."""
+        names.add(str(node["_target_"]))
+        own = {k: v for k, v in node.items() if v is not None and k != "_target_"}
+        words = [f"{key}={value!r}" for key, value in own.items() if usual.get(key) != value]
+        return f"{str(node['_target_']).rpartition('.')[2]}({', '.join([*first, *words])})"
+
+    own, policy = dict(run.config["compressor"]), run.config["policy"]
+    if policy.get("values"):
+        own[policy["field"]] = policy["values"][-1]
+    nest = called(own, usual={})
+    if run.setting("exchange.aggregation") == speed.SHARDED:
+        names.add("dgc_repro.compressor.sharded.Sharded")
+        nest = f"Sharded({nest})"
+    for name in reversed(run.config["wrap"]):
+        if name in run.config["wrapper"]:
+            nest = called(run.config["wrapper"][name], nest, usual=option("wrapper", name))
+    more = ", overlap=True" if overlap else ""
+    unit = run.setting("exchange.unit", "layer")
+    more += "" if unit == "layer" else f", unit={unit!r}"
+    found: dict[str, list[str]] = {}
+    for target in names:
+        module, _, name = target.rpartition(".")
+        is_public = name in dgc_repro._PUBLIC
+        found.setdefault("dgc_repro" if is_public else module, []).append(name)
+    imports = [
+        f"from {module} import {', '.join(sorted(own))}" for module, own in sorted(found.items())
+    ]
+    return [*imports, f"exchange = attach(model, {nest}{more})"]
 
 
 def command_of(run: Run) -> str:
     """The overrides of a run's method, as they are typed."""
-    files = conf_dir().glob("compressor/*.yaml")
-    names = [file.stem for file in files if f"{run.method}_".startswith(f"{file.stem}_")]
     own, policy = run.config["compressor"], run.config["policy"]
-    words = _typed_group("compressor", max(names, key=len, default=_module(own)), own)
+    words = _typed_group("compressor", _file_of(run), own)
     words.append(f"wrap=[{','.join(run.config['wrap'])}]")
     if policy.get("values"):
         words += _typed_group("policy", _module(policy), policy)
@@ -414,10 +610,22 @@ def command_of(run: Run) -> str:
     return " ".join(words)
 
 
+def _file_of(run: Run) -> str:
+    """The member of the group of compressors that a run's method is made from."""
+    files = conf_dir().glob("compressor/*.yaml")
+    names = [file.stem for file in files if f"{run.method}_".startswith(f"{file.stem}_")]
+    return max(names, key=len, default=_module(run.config["compressor"]))
+
+
+def _stated(group: str, name: str) -> dict[str, Any]:
+    """What the file of a member says of its own group."""
+    found = option(group, name)
+    return dict(found.get(group, found))  # a compressor's file may bring its nest too
+
+
 def _typed_group(group: str, name: str, own: Mapping[str, Any]) -> list[str]:
     """A member of a group, and the keys whose values its file does not have."""
-    usual = option(group, name)
-    usual = usual.get(group, usual)  # a compressor's file may bring its nest too
+    usual = _stated(group, name)
     changed = {k: v for k, v in own.items() if v is not None and usual.get(k, v) != v}
     words = [f"{group}.{key}={str(value).replace(' ', '')}" for key, value in changed.items()]
     return [f"{group}={name}", *words]

@@ -58,7 +58,7 @@ def file_of(key: str, text: str) -> Path:
 
 KEYS: cli_args.Keys = {
     "rows": (rows_of, None),
-    "timeout": (cli_args.positive, 300.0),
+    "timeout": (cli_args.positive, 300.0, "Seconds in which each case of a row must end."),
     "report": (file_of, Path("selfcheck.json")),
 }
 
@@ -67,10 +67,9 @@ def selfcheck(arguments: Sequence[str]) -> None:
     """Run the rows and print a line for each. Raises UserError for bad input, RunFailed where a row
     failed."""
     if {"-h", "--help"} & set(arguments):
-        print("Checks this machine: each row in a process of its own, PASS, FAIL or SKIP.\n\nRows:")
-        for row in table.ROWS:
-            print(f"  {row.name:<14} {row.about}")
-        print("\n  timeout is the number of seconds in which each case of a row must end.\n")
+        rows = ((row.name, row.about) for row in table.ROWS)
+        more = ["\nRows, each in a process of its own:", *cli_args.in_columns(rows, 16)]
+        cli_args.show_help("selfcheck [key=value ...]", KEYS, more=more)
     given, _ = cli_args.read(arguments, "selfcheck", KEYS, ())
     chosen = table.ROWS if given["rows"] is None else given["rows"]
     report = Report(file_of("report", str(given["report"])), chosen, given["timeout"])

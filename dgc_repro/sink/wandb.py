@@ -70,11 +70,13 @@ class Session:
 
 @checked
 class Wandb:
-    """Logs every epoch and every ``every_steps``-th step (0: no steps).
+    """Logs every epoch and some steps to wandb.
 
-    ``entity`` null is the default entity of the key. ``group`` null is the name of the run without seed and
-    hash, so that the seeds of one setting are one group. A paper's run is named after its row: there the
-    group ends in a hash of the settings. ``tags`` are added to those made from the config.
+    ``project``: of wandb. ``entity``: of wandb; null is the default entity of the key. ``mode``: offline
+    needs no key. ``group``: of wandb; null is the name of the run without seed and hash, so that the seeds
+    of one setting are one group; a paper's run is named after its row, and its group ends in a hash of the
+    settings. ``tags``: added to those that are made from the config. ``every_steps``: steps between two
+    that are logged; 0: no steps.
     """
 
     project: Annotated[str, Rule("a name", bool), "dgc_repro is usual"] = "dgc_repro"

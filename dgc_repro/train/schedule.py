@@ -30,7 +30,7 @@ ASCENDING = Rule("a list of epochs, ascending", lambda epochs: list(epochs) == s
 
 @checked
 class Constant:
-    """The base learning rate throughout."""
+    """The base learning rate throughout. ``warmup_epochs``: epochs in which the rate rises from 0."""
 
     warmup_epochs: WarmupEpochs = 0.0
 
@@ -40,7 +40,8 @@ class Constant:
 
 @checked
 class Step:
-    """Multiplied by ``gamma`` at each of ``milestones_epochs``."""
+    """The rate falls at milestones. ``milestones_epochs``: epochs at which the rate is multiplied.
+    ``gamma``: by this factor. ``warmup_epochs``: epochs in which the rate rises from 0."""
 
     milestones_epochs: Annotated[Sequence[float], ASCENDING] = ()
     gamma: Positive = 0.1
@@ -62,7 +63,8 @@ class Step:
 @checked
 class Cosine:
     """Half a cosine from 1 to ``last`` over the run (Loshchilov and Hutter, "SGDR", 2016,
-    arXiv:1608.03983, equation 5, without restarts)."""
+    arXiv:1608.03983, equation 5, without restarts). ``last``: share of the rate at the end of the run.
+    ``warmup_epochs``: epochs in which the rate rises from 0."""
 
     last: Annotated[float, within(0, 1)] = 0.0
     warmup_epochs: WarmupEpochs = 0.0
@@ -75,7 +77,9 @@ class Cosine:
 @checked
 class Triangular:
     """From ``first`` to 1 at ``peak``, a share of the run, and on to ``last`` at its end, linearly (Smith,
-    Topin, "Super-convergence", 2017, arXiv:1708.07120; the values are airbench's)."""
+    Topin, "Super-convergence", 2017, arXiv:1708.07120; the values are airbench's). ``first``: share of the
+    rate at the beginning. ``peak``: the share of the run after which the whole rate is reached. ``last``:
+    share of the rate at the end. ``warmup_epochs``: epochs in which the rate rises from 0."""
 
     first: Annotated[float, within(0, 1)] = 0.2
     peak: Annotated[float, within(above=0, below=1)] = 0.23

@@ -18,22 +18,29 @@ MEASURED, MODELLED = "measured", "modelled"
 
 @checked
 class TrainSettings:
-    """``batch_size``: images, or columns of text, a worker and micro-step; ``accumulate``:
-    micro-steps a step. ``evaluation_batch_size``: images (a text is evaluated in
-    ``dataset.evaluation_columns``).
-    ``local_steps``: steps that each worker takes on its own weights between two exchanges; above 1,
-    ``outer_lr`` and ``outer_momentum`` are of the optimizer that moves the shared weights
-    (train/local_steps.py). ``fragments``, ``delay_steps``, ``mixing``: of Streaming DiLoCo
-    (train/streaming.py).
-    ``label_smoothing``: share of each target that is spread over all classes (Szegedy et al., 2016,
-    arXiv:1512.00567, section 7); the loss that is trained and recorded has it, evaluation has not.
-    ``precision``: bf16 and fp16 are autocast only, parameters and gradients stay float32; fp16 scales the
-    loss (train/loss_scale.py); half is bf16 where the device computes it and else fp16
-    (`launch.devices.computed_precision`). ``compile``: the model, in place. ``reshard``: what to do with
-    residuals saved by another number of workers.
-    ``profile``: trace a few steps by torch.profiler into the run folder. ``step_time``: what policies that
-    look at time are told of a step: measured, or modelled (communication on the network that the run
-    names); ``compute_ms``: then all of a step but its communication, null for what is measured."""
+    """How a run trains.
+
+    ``epochs``: epochs of the run. ``batch_size``: images, or columns of text, a worker and micro-step.
+    ``accumulate``: micro-steps a step. ``evaluation_batch_size``: images of a step of an evaluation (a text
+    is evaluated in dataset.evaluation_columns). ``local_steps``: steps of a worker between two exchanges;
+    above 1 it is DiLoCo (train/local_steps.py). ``outer_lr``: learning rate of the shared weights (used
+    with local_steps above 1); local SGD has 1. ``outer_momentum``: Nesterov momentum of the shared weights
+    (used with local_steps above 1); local SGD has 0. ``fragments``: parts of the layers that are sent in
+    turns (Streaming DiLoCo, train/streaming.py); a divisor of local_steps. ``delay_steps``: local steps
+    while a fragment travels. ``mixing``: share of its own weights that a worker keeps; used where a
+    fragment arrives. ``label_smoothing``: share of a target that is spread over all classes (Szegedy et
+    al., 2016, arXiv:1512.00567, section 7); the loss that is trained and recorded has it, evaluation has
+    not. ``channels_last``: keep images and convolutions in this memory format. ``on_nonfinite``: what
+    follows a gradient that is not finite: raise, or skip the step on all ranks.
+    ``checkpoint_every_epochs``: epochs between two checkpoints. ``resume_from``: folder of another run to
+    continue from (see reshard). ``precision``: number format of forward and backward; bf16 and fp16 are
+    autocast only, parameters and gradients stay float32; fp16 scales the loss (train/loss_scale.py); half
+    is bf16 where the device computes it and else fp16 (`launch.devices.computed_precision`). ``compile``:
+    compile the model in place, by torch.compile. ``reshard``: what to do with residuals saved by another
+    number of workers. ``profile``: trace a few steps by torch.profiler; the trace lies in the run folder.
+    ``step_time``: the step time that policies see: measured, or modelled (communication on the network that
+    the run names). ``compute_ms``: modelled time of a step without communication; null takes the measured
+    time (step_time=modelled only)."""
 
     epochs: Count
     batch_size: Count = 32

@@ -29,11 +29,12 @@ FALLING = (PERPLEXITY, TRAIN_CROSS_ENTROPY)
 
 @checked
 class Stopping:
-    """``target``: percent, a perplexity, or nats; null: none. ``metric``: accuracy, top5, perplexity, or
-    train_cross_entropy (nats); reports compare runs by it too. ``stop``: end the run where the target is
-    reached. ``every_steps``: check it within an epoch too, after every so many steps; null: at the end of
-    epochs. ``plateau``: for reports: an epoch that improves on the best one by no more than this share of it
-    is no improvement."""
+    """A target of the test split, and what follows when it is reached.
+
+    ``target``: percent, a perplexity, or nats to reach; null for none. ``metric``: what the target is of;
+    reports compare runs by it too. ``stop``: end the run where the target is reached. ``every_steps``:
+    check the target after so many steps too; null: at the end of epochs.
+    ``plateau``: least improvement that reports count, as a share."""
 
     target: float | None = None
     metric: Annotated[str, one_of(COLUMNS)] = ACCURACY

@@ -499,9 +499,10 @@ def test_a_closed_pipe_ends_the_output_quietly(flag: str, tmp_path: Path) -> Non
 def test_help_lists_the_groups_and_their_members(tmp_path: Path) -> None:
     done = python("dgc_repro", "--help", folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
     for group in ("compressor", "policy", "launch"):
         members = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        assert f"{group}: {', '.join(members)}" in done.stdout
+        assert f" {group} {', '.join(members)} " in said.replace("*", "")
     assert list(tmp_path.iterdir()) == []
 
 

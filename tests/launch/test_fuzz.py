@@ -27,7 +27,7 @@ from tiny_run import SETTINGS, TEXT, TINY, configured
 
 from dgc_repro.launch import cli_args, main, reproduce, single, worker
 from dgc_repro.launch.overrides import resolved
-from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.paths import artifacts, conf_dir, options
 from dgc_repro.launch.sections import NAMES
 from dgc_repro.launch.study import built
 from dgc_repro.predict import calibrate, recommend
@@ -219,7 +219,7 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
     for known in (recommend.KEYS, calibrate.KEYS):
         for key in known:
             found.append((key, lambda o, known=known: cli_args.read([o], "", known, NAMES)))
-    for name in reproduce.artifacts():
+    for name in artifacts():
         artifact = reproduce.artifact_node(name)
         places = [f"study.{part}" for part in artifact.get("study", {})]
         for place in [*places, *(["measure"] if "measure" in artifact else [])]:

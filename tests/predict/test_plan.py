@@ -68,7 +68,7 @@ def test_without_a_device_there_is_a_line_for_each(
 ) -> None:
     timed = []
 
-    def seconds(config: dict[str, Any]) -> float:
+    def seconds(config: dict[str, Any], clock: object) -> float:
         timed.append(config["experiment"]["row"])
         return 0.5
 
