@@ -102,8 +102,8 @@ def stable_names() -> str:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_PUBLIC":
             for name, module in ast.literal_eval(node.value).items():
                 found[module.split(".")[0]].append(f"`{name}`")
-    rows = [f"| `{package}` | {', '.join(names)} |" for package, names in found.items()]
-    table = "\n".join(["| of | names |", "|---|---|", *rows])
+    rows = [f"| {package} | {', '.join(names)} |" for package, names in found.items()]
+    table = "\n".join(["| package | names |", "|---|---|", *rows])
     return (
         "These names can be imported from `dgc_repro`. They are [stable](../own-loop.md#stable-names) from "
         f"0.2.0 on.\n\n{table}\n\n"
