@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.dense import Dense as Dense
     from dgc_repro.compressor.dgc_sampled import DGCSampled as DGCSampled
     from dgc_repro.compressor.dion import Dion as Dion
+    from dgc_repro.compressor.eden import DRIVE as DRIVE
     from dgc_repro.compressor.eden import EDEN as EDEN
     from dgc_repro.compressor.ef_signsgd import EFSignSGD as EFSignSGD
     from dgc_repro.compressor.error_feedback import ErrorFeedback as ErrorFeedback
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.randomk import RandomK as RandomK
     from dgc_repro.compressor.redsync import RedSync as RedSync
     from dgc_repro.compressor.running_uniform import RunningUniform as RunningUniform
+    from dgc_repro.compressor.sharded import Sharded as Sharded
     from dgc_repro.compressor.sidco import SIDCo as SIDCo
     from dgc_repro.compressor.signsgd import SignSGD as SignSGD
     from dgc_repro.compressor.sparseloco import SparseLoCo as SparseLoCo
@@ -43,14 +45,25 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.topk import TopK as TopK
     from dgc_repro.compressor.uniform import Uniform as Uniform
     from dgc_repro.errors import UserError as UserError
+    from dgc_repro.exchange.attached import Attached as Attached
     from dgc_repro.exchange.attached import attach as attach
     from dgc_repro.exchange.comm_hook import HookState as HookState
     from dgc_repro.exchange.comm_hook import comm_hook as comm_hook
+    from dgc_repro.names import conf_dir as conf_dir
+    from dgc_repro.network.lab import Lab as Lab
+    from dgc_repro.optimizer.adam import Adam as Adam
+    from dgc_repro.optimizer.dion import DionSteps as DionSteps
+    from dgc_repro.optimizer.lamb import LAMB as LAMB
+    from dgc_repro.optimizer.lars import LARS as LARS
+    from dgc_repro.optimizer.muon import Muon as Muon
+    from dgc_repro.optimizer.rounded import RoundedSGD as RoundedSGD
     from dgc_repro.policy.accordion import Accordion as Accordion
     from dgc_repro.policy.adaqs import AdaQS as AdaQS
     from dgc_repro.policy.fixed import Fixed as Fixed
     from dgc_repro.policy.gravac import GraVAC as GraVAC
     from dgc_repro.policy.interface import EpochReport as EpochReport
+    from dgc_repro.policy.oracle import Oracle as Oracle
+    from dgc_repro.policy.probed import Probed as Probed
     from dgc_repro.policy.scadles import ScaDLES as ScaDLES
     from dgc_repro.policy.scheduled import Scheduled as Scheduled
     from dgc_repro.policy.stepwise import Stepwise as Stepwise
@@ -59,7 +72,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.results import load_results as load_results
     from dgc_repro.results import load_runs as load_runs
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _PUBLIC = {
     "BF16": "compressor.bf16",
     "BlockMomentum": "compressor.block_momentum",
@@ -69,6 +82,7 @@ _PUBLIC = {
     "Dense": "compressor.dense",
     "DGCSampled": "compressor.dgc_sampled",
     "Dion": "compressor.dion",
+    "DRIVE": "compressor.eden",
     "EDEN": "compressor.eden",
     "EFSignSGD": "compressor.ef_signsgd",
     "ErrorFeedback": "compressor.error_feedback",
@@ -85,6 +99,7 @@ _PUBLIC = {
     "RandomK": "compressor.randomk",
     "RedSync": "compressor.redsync",
     "RunningUniform": "compressor.running_uniform",
+    "Sharded": "compressor.sharded",
     "SIDCo": "compressor.sidco",
     "SignSGD": "compressor.signsgd",
     "SparseLoCo": "compressor.sparseloco",
@@ -94,13 +109,24 @@ _PUBLIC = {
     "Uniform": "compressor.uniform",
     "UserError": "errors",
     "attach": "exchange.attached",
-    "HookState": "exchange.comm_hook",
+    "Attached": "exchange.attached",
     "comm_hook": "exchange.comm_hook",
+    "HookState": "exchange.comm_hook",
+    "conf_dir": "names",
+    "Lab": "network.lab",
+    "Adam": "optimizer.adam",
+    "DionSteps": "optimizer.dion",
+    "LAMB": "optimizer.lamb",
+    "LARS": "optimizer.lars",
+    "Muon": "optimizer.muon",
+    "RoundedSGD": "optimizer.rounded",
     "Accordion": "policy.accordion",
     "AdaQS": "policy.adaqs",
     "Fixed": "policy.fixed",
     "GraVAC": "policy.gravac",
     "EpochReport": "policy.interface",
+    "Oracle": "policy.oracle",
+    "Probed": "policy.probed",
     "ScaDLES": "policy.scadles",
     "Scheduled": "policy.scheduled",
     "Stepwise": "policy.stepwise",

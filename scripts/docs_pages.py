@@ -95,7 +95,8 @@ def main() -> None:
     write_file(REPOSITORY / "README.md", answer_first(readme, "[navigation, toc]"))
     write_results(index.entries(RESULTS))
     for name, (title, modules) in API.items():
-        write(f"api/{name}.md", f"# {title}\n\n" + "\n\n".join(map(api_of, modules)))
+        names = stable_names() if name == "dgc_repro" else ""
+        write(f"api/{name}.md", f"# {title}\n\n{names}" + "\n\n".join(map(api_of, modules)))
     methods = list(every_method())
     laws, speeds = law_results(), speed_lines()
     rows = []
@@ -190,6 +191,22 @@ def claims_page(entries: Sequence[Entry]) -> str:
 def api_of(module: str) -> str:
     """What mkdocstrings reads as a module."""
     return f"::: {module}\n    options:\n      show_root_full_path: true"
+
+
+def stable_names() -> str:
+    """The table of `dgc_repro._PUBLIC` by package, without importing anything."""
+    tree = ast.parse((REPOSITORY / "dgc_repro" / "__init__.py").read_text(encoding="utf-8"))
+    found: dict[str, list[str]] = defaultdict(list)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_PUBLIC":
+            for name, module in ast.literal_eval(node.value).items():
+                found[module.split(".")[0]].append(f"`{name}`")
+    rows = [f"| {package} | {', '.join(names)} |" for package, names in found.items()]
+    table = "\n".join(["| package | names |", "|---|---|", *rows])
+    return (
+        "These names can be imported from `dgc_repro`. They are [stable](../own-loop.md#stable-names) from "
+        f"0.2.0 on.\n\n{table}\n\n"
+    )
 
 
 def write(path: str, text: str) -> None:

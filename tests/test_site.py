@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import dgc_repro
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "results"
 PAGES = sorted(path.relative_to(REPOSITORY) for path in RESULTS.glob("*/*/*/table.md"))
@@ -100,6 +102,9 @@ def test_each_method_and_each_public_class_has_its_page(site: Path) -> None:
         assert all(f'id="{part}"' in page for part in ("settings", "class", "laws", "speed"))
     api = (site / "api" / "compressor.html").read_text(encoding="utf-8")
     assert "dgc_repro.compressor.interface.Compressor.exchange" in api
+    own = (site / "api" / "dgc_repro.html").read_text(encoding="utf-8")
+    public = set(dgc_repro.__all__) - {"__version__"}
+    assert public <= set(re.findall(r"<code>(\w+)</code>", own))
 
 
 def test_every_link_of_every_page_leads_to_a_page_or_a_file_that_is_there(

@@ -46,7 +46,7 @@ Letters: n = values, b = bits, d = values of a block.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -149,6 +149,13 @@ class EDEN(Quantizer):
             found.append((pack(code, self.bits), scale.float()))
         packed, scales = zip(*found, strict=True)
         return torch.cat(packed), torch.cat(scales)
+
+
+@checked
+class DRIVE(EDEN):
+    """EDEN with one bit (compressor=drive). Its other settings are those of `EDEN`."""
+
+    bits: Literal[1] = 1
 
 
 def _sum(rows: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def compile_ahead(exchange: GradientExchange, policy: Policy | None = None) -> N
         return
     from torch._subclasses.fake_tensor import FakeTensor  # a slow import
 
-    from dgc_repro.kernel.gpu.compiling import compiled
+    from dgc_repro.kernel.gpu.compiling import announced, compiled
 
     if any(isinstance(p, FakeTensor) for p in exchange.parameters.values()):
         return  # launches are counted, and there may be no GPU
@@ -54,8 +54,9 @@ def compile_ahead(exchange: GradientExchange, policy: Policy | None = None) -> N
         text = f"GPU kernels will be compiled in the first steps: {type(error).__name__}: {error}"
         warnings.warn(text, stacklevel=2)
         return
-    for _ in compiled(found, device):
-        pass
+    with announced():
+        for _ in compiled(found, device):
+            pass
 
 
 def variants(

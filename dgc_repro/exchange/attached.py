@@ -43,7 +43,7 @@ from dgc_repro.exchange.ddp import (
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units, is_sharded
 from dgc_repro.exchange.gradients import GradientExchange, map_tensors
 from dgc_repro.exchange.guard import Guard, untraced
-from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.ledger import GRADIENT, Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.rendezvous import (
     SAME_BATCHES,
@@ -78,6 +78,8 @@ DTYPES = (
 )
 OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy|train)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
+TIMES = ("time/compress_ms", "time/communicate_ms", "time/decompress_ms")
+"""What of the clock's report is measured in a user's loop: backward is not."""
 SKIP = "skip"
 """A rank's answer where it leaves the step out on purpose."""
 
@@ -238,6 +240,27 @@ class Attached:
                 steps.link, exchange.named([bad]), exchange.step, "gradient", self._fix
             )
         return False
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers for a log, under the names and with the meanings that a run's record has.
+
+        ``comm/payload_bytes``, ``comm/wire_bytes``: of this worker's gradients, summed since the start,
+        checkpoints included. ``policy/rung``: of the last step. ``time/compress_ms``,
+        ``time/communicate_ms``, ``time/decompress_ms``: mean milliseconds a step since the last call, without
+        the first three steps of the process; left out where that leaves no step.
+
+        It is no collective and does not wait for a GPU: there the means leave the last step to the next
+        call."""
+        exchange, progress = self._exchange, self._steps.progress
+        found: dict[str, float] = {
+            "comm/payload_bytes": self.ledger.payload_bytes,
+            "comm/wire_bytes": self.ledger.wire_bytes.get(GRADIENT, 0.0),
+        }
+        if exchange.step:
+            rung = self._policy.plan(progress.policy, exchange.step - 1).rung
+            found["policy/rung"] = progress.watched.chosen if rung is None else rung
+        times = exchange.link.clock.report(waits=False)
+        return found | {name: times[name] for name in TIMES if name in times}
 
     def end_epoch(self, report: EpochReport) -> None:
         """Tell the policy how the epoch went, on all ranks together; the numbers must be the same on all

@@ -126,10 +126,11 @@ class Clock:
         for name in SPANS:
             self._sums[name] += spans[name]
 
-    def report(self) -> dict[str, float]:
+    def report(self, *, waits: bool = True) -> dict[str, float]:
         """Mean milliseconds a step by span since the last report; empty when all were warm-up. On a GPU this
-        waits until the last step is over."""
-        self._read()
+        waits until the last step is over, or else leaves that step to the next report."""
+        if waits:
+            self._read()
         if not self._steps:
             return {}
         steps = dict.fromkeys(SPANS, self._steps) | {"wait": self._steps_waited}

@@ -153,6 +153,10 @@ class HookState(Attached):
         """Raises UserError: the hook itself finishes each step."""
         raise UserError("state.step: comm_hook calls it at the end of each backward; leave it out")
 
+    def metrics(self) -> dict[str, float]:
+        """See `Attached.metrics`. Empty before the first forward of a state that was made for a module."""
+        return {} if self._model is None else super().metrics()
+
     def end_epoch(self, report: EpochReport) -> None:
         """See `Attached.end_epoch`. Raises UserError before the first step."""
         if self._model is None:

@@ -4,6 +4,8 @@ Usage::
 
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     state = attach(accelerator, model, ErrorFeedback(TopK(density=0.01)))
+    ...
+    accelerator.log({"loss": loss} | state.metrics(), step=step)
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ def attach(
     """Compress the gradients of a prepared model, in each backward outside ``no_sync``, and keep the state of
     every rank in ``accelerator.save_state`` and ``load_state``. ``reshard``: see
     `Attached.load_state_dict`; ``options``: of `HookState`.
+
+    The loop logs when it calls ``accelerator.log``: give it ``state.metrics()`` too, whose names and meanings
+    `Attached.metrics` has (bytes are summed since the start). It is no collective, so that the main process
+    may call it alone.
 
     Raises UserError where ``accelerator.prepare`` has not wrapped the model in DDP."""
     if not isinstance(model, DistributedDataParallel):

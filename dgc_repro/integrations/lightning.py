@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
@@ -35,6 +36,11 @@ class Compress(Callback):
     Arguments are those of `dgc_repro.attach`, and ``reshard`` of `Attached.load_state_dict`. The exchange
     comes before Lightning clips gradients and before it unscales them. ``exchange``: what `attach` returned
     for the last fit; its `end_epoch` is for a policy.
+
+    Where the trainer has a logger, `Attached.metrics` goes through ``log_dict`` in each step that Lightning
+    logs (``log_every_n_steps``): ``comm/payload_bytes`` and ``comm/wire_bytes``, summed since the start,
+    ``policy/rung``, and mean times a step since the last of these steps. Values are those of each rank, and
+    rank 0's are written.
     """
 
     exchange: Attached | None = None
@@ -52,6 +58,7 @@ class Compress(Callback):
         )
         self._reshard = reshard
         self._saved: dict[str, Any] | None = None
+        self._logged = 0  # the step of the last log
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget the state of a checkpoint that an earlier run has loaded: Lightning loads after this."""
@@ -65,7 +72,7 @@ class Compress(Callback):
                 f'{type(trainer.strategy).__name__}; use Trainer(strategy="ddp")'
             )
         self._detach()
-        self.exchange = self._attach(trainer.model)
+        self.exchange, self._logged = self._attach(trainer.model), 0
         if self._saved is not None:
             self.exchange.load_state_dict(self._saved, reshard=self._reshard)
 
@@ -80,6 +87,23 @@ class Compress(Callback):
         assert self.exchange is not None
         if trainer.model.require_backward_grad_sync:
             self.exchange.step(scaler=getattr(trainer.precision_plugin, "scaler", None))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log, in a step that Lightning logs, and once where gradients accumulate."""
+        assert self.exchange is not None
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        if not trainer.loggers or step == self._logged or not every:
+            return
+        if step % every == 0 or trainer.should_stop:
+            self._logged = step
+            # On the CPU, where nothing waits for a GPU, and in float64: float32 would round bytes.
+            numbers = {
+                name: torch.tensor(value, dtype=torch.float64)
+                for name, value in self.exchange.metrics().items()
+            }
+            pl_module.log_dict(numbers, on_step=True, on_epoch=False)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Detach the compressor: another trainer may fit the module."""

@@ -30,6 +30,8 @@ else:
 
 FILE = "exchange.pt"
 """In the Trainer's checkpoint folders."""
+OF_TRAINING = {"loss", "train_loss"}
+"""A log of training has one of these: the first at each interval, the second at the end."""
 
 
 def batches_of(loader: Any) -> int | None:
@@ -48,6 +50,10 @@ class Compressed(Trainer):
     ``compressor``, ``policy`` and ``attach_options`` are arguments of `dgc_repro.attach`, ``reshard`` is one
     of `Attached.load_state_dict`. The exchange comes before the Trainer clips gradients. ``exchange``: what
     `attach` has returned, from the first step on.
+
+    `Attached.metrics` is added to what the Trainer logs of training (``logging_steps``, and once at the end):
+    ``comm/payload_bytes`` and ``comm/wire_bytes``, summed since the start, ``policy/rung``, and mean times a
+    step since the last log. Values are those of each rank, and rank 0 reports its own.
     """
 
     exchange: Attached | None = None
@@ -117,6 +123,12 @@ class Compressed(Trainer):
         if self.accelerator.sync_gradients:
             self.exchange.step(scaler=self.accelerator.scaler)
         return loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the numbers of the exchange to a log of training, and pass it to the Trainer."""
+        if self.exchange is not None and OF_TRAINING & logs.keys():
+            logs |= self.exchange.metrics()  # in place: the Trainer returns the last ones
+        super().log(logs, *args, **kwargs)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)

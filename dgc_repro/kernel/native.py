@@ -2,11 +2,12 @@
 
 Why not torch.compile here: a compiled graph costs 50 microseconds a call and seconds to build for
 each setting; a network has dozens of small tensors. A C function called through ctypes costs a few
-microseconds, builds once a machine in about two seconds, and needs a C compiler and nothing else.
+microseconds, builds once a machine in some seconds, and needs a C compiler and nothing else.
 
 Every file of kernel/c becomes part of one library. Without a compiler, or with
 ``DGC_REPRO_COMPILE=0``, `library` is None and callers take the tensor kernels of kernel/*.py, which
-give the same bits; this is said once.
+give the same bits; this is said once. The process that compiles prints a line (`note_compiling`). To
+compile beforehand: ``python -m dgc_repro.kernel``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +41,7 @@ FLAGS = (
     "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno",
 )  # fmt: skip
 COMPILE_TIMEOUT_S = 120
+COMMAND = "python -m dgc_repro.kernel"
 
 
 class CompilerFailed(RuntimeError):
@@ -76,7 +79,7 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get("DGC_REPRO_COMPILE", "1") == "0":
         return None
     try:
-        loaded = ctypes.CDLL(str(_compiled()))
+        loaded = ctypes.CDLL(str(compiled()))
     except (OSError, subprocess.SubprocessError, CompilerFailed) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         LOG.warning("kernels run as tensor operations, slower but with equal values: %s", reason)
@@ -151,7 +154,7 @@ def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
-def _compiled() -> Path:
+def compiled() -> Path:
     """The shared library for this source and this processor, built if it is not in the cache."""
     compiler = (
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -184,6 +187,7 @@ def _build(compiler: str, sources: Sequence[Path], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as building:
         built = Path(building) / target.name
         command = [compiler, *FLAGS, "-o", str(built), *map(str, sources), "-lm"]
+        note_compiling("the C kernels", target.parent, COMMAND)
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
@@ -193,6 +197,18 @@ def _build(compiler: str, sources: Sequence[Path], target: Path) -> None:
         if done.returncode != 0:
             raise CompilerFailed(f"{compiler} failed: {done.stderr.strip().splitlines()[-1:]}")
         built.replace(target)
+
+
+@lru_cache
+def note_compiling(what: str, folder: Path | str, command: str) -> None:
+    """Print, on stderr and once a process, what is compiled, where it is kept, and what compiles it
+    beforehand."""
+    print(
+        f"dgc_repro: compiling {what}, once per machine; they are kept in {folder} (to compile them "
+        f"beforehand: {command})",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 @contextmanager

@@ -33,6 +33,10 @@ class Dion(MatrixMethod):
         return DionOptimizer(parameters, lr, self)
 
 
+DionSteps = Dion
+"""The public name: `dgc_repro.Dion` is the compressor."""
+
+
 class DionOptimizer(MatrixOptimizer):
     """The optimizer of a loop. The gradient of a matrix is the answer of the compressor."""
 

@@ -64,6 +64,11 @@ class MatrixMethod(Optimizer):
     def _groups(self, module: nn.Module) -> Iterable[Any]:
         return matrices_and_others(module, self.adam_lr / self.lr)
 
+    def names_of_others(self, module: nn.Module) -> tuple[str, ...]:
+        """Return the names of the tensors of two or more dimensions that go through Adam, as patterns for
+        ``PerLayer(dense=...)``."""
+        return names_of_others(module)
+
 
 @checked
 class Muon(MatrixMethod):

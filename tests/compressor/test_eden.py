@@ -24,7 +24,7 @@ from scipy.linalg import hadamard
 from scipy.stats import norm
 from torch import Tensor
 
-from dgc_repro import EDEN, QSGD, ErrorFeedback
+from dgc_repro import DRIVE, EDEN, QSGD, ErrorFeedback
 from dgc_repro.compressor.eden import LEVELS
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.kernel import rotate
@@ -288,6 +288,13 @@ def test_a_block_below_the_normal_range_is_sent_as_zeros() -> None:
         sent = dense(encoded(method, x))
         assert not bool(sent[:64].any())
         assert float(sent[64]) == pytest.approx(2.0**-126, rel=0.02)
+
+
+def test_drive_is_eden_of_one_bit() -> None:
+    x = heavy_tailed(5003)
+    assert torch.equal(dense(encoded(DRIVE(block=256), x)), dense(encoded(EDEN(1, 256), x)))
+    with pytest.raises(ValueError, match=r"^bits: one of 1, got 4$"):
+        DRIVE(4)  # type: ignore[arg-type]
 
 
 # The transform.

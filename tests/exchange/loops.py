@@ -558,6 +558,27 @@ def gravac(decide: str = "last", eps: float = 0.6) -> GraVAC:
     )
 
 
+def metrics_by_step(overlap: bool) -> tuple[list[dict[str, float]], dict[str, float], int]:
+    """What `metrics` returns before the first step and after each, where a policy chooses by gradient (but
+    not with ``overlap``); the ledger's columns; how many collectives a call on rank 0 alone takes."""
+    assert HookState(nn.Linear(2, 2), EF4).metrics() == {}
+    policy = gravac("last" if overlap else "now")
+    model, exchange = attached(overlap, compressor=LADDER, policy=policy)
+    found = [exchange.metrics()]
+    for _ in range(6):
+        model.zero_grad()
+        backward(model, dist.get_rank())
+        exchange.step(samples=2)
+        found.append(exchange.metrics())
+    calls = sum(exchange.ledger.calls_by_collective().values())
+    if dist.get_rank() == 0:
+        exchange.metrics()
+    calls -= sum(exchange.ledger.calls_by_collective().values())
+    ledger = exchange.ledger.metrics()
+    exchange.detach()
+    return found, ledger, calls
+
+
 def decides_now(overlap: bool) -> str:
     return raised(lambda: attached(overlap, compressor=LADDER, policy=gravac("now")))
 

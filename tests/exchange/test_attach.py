@@ -938,6 +938,25 @@ def test_the_ranks_are_those_of_the_models_process_group(two_workers: World, ove
     assert not same(first["own"], second["own"])
 
 
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_metrics_have_the_columns_of_a_record_without_a_collective(
+    two_workers: World, overlap: bool
+) -> None:
+    for found, ledger, calls in two_workers(loops.metrics_by_step, overlap):
+        assert calls == 0
+        before, *steps = found
+        assert before == {"comm/payload_bytes": 0, "comm/wire_bytes": 0.0}
+        sums = [step["comm/payload_bytes"] for step in steps]
+        assert sums == sorted(set(sums))
+        assert sums[-1] == ledger["comm/payload_bytes"]
+        assert steps[-1]["comm/wire_bytes"] == ledger["comm/wire_bytes"]
+        assert all(step["policy/rung"] in range(4) for step in steps)
+        times = [sorted(name for name in step if name.startswith("time/")) for step in steps]
+        assert times[:3] == [[]] * 3  # the warm-up
+        spans = ("communicate", "compress", "decompress")
+        assert times[3:] == [[f"time/{name}_ms" for name in spans]] * 3
+
+
 @pytest.mark.parametrize(
     ("overlap", "norm"),
     [(False, "mean"), (True, "mean"), (False, "own")],

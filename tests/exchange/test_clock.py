@@ -156,6 +156,9 @@ def test_a_step_of_a_gpu_is_read_when_the_next_one_has_waited_and_needs_no_wait_
             clock.end_step(0.0)
             assert counting.waits == ["tolist"]
         counting.clear()
+        assert clock.report(waits=False)["time/decompress_ms"] == 1.0  # of the step before
+        assert clock.report(waits=False) == {}
+        assert counting.waits == []
         assert clock.report()["time/decompress_ms"] == 1.0
         assert counting.waits == ["event"]
         assert clock.report() == {}

@@ -6,6 +6,7 @@ A job runs on each rank of a real world and returns the parameters.
 from __future__ import annotations
 
 import contextlib
+import csv
 import gc
 import os
 import sys
@@ -20,7 +21,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from dgc_repro import Dense, HookState, attach, comm_hook
+from dgc_repro import (
+    Dense,
+    ErrorFeedback,
+    HookState,
+    Ladder,
+    Stepwise,
+    TopK,
+    attach,
+    comm_hook,
+)
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
 
@@ -268,6 +278,121 @@ def transformers(task: Task) -> Parameters:
 def named(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     x, y = zip(*samples, strict=True)
     return {"x": torch.stack(x), "y": torch.stack(y)}
+
+
+Logged = tuple[list[dict[str, Any]], dict[str, float]]
+"""What a framework has logged, step by step, and `Attached.metrics` at the end."""
+
+
+def stepwise(compressor: Compressor) -> tuple[Compressor, Stepwise]:
+    """A nest whose policy sends rung 2 of its ladder, and that policy."""
+    policy = Stepwise(field="density", values=[0.5, 0.3], accuracy_thresholds=[60.0])
+    return ErrorFeedback(Ladder((Dense(), TopK(density=0.5), compressor))), policy
+
+
+def logged_by_transformers(folder: Path) -> Logged:
+    from transformers import Trainer, TrainingArguments
+
+    from dgc_repro.integrations.transformers import Compressed
+
+    class Own(Compressed, Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(batches().dataset, batch_size=2, collate_fn=named)
+
+    compressor, policy = stepwise(TopK(density=0.3))
+    with as_launched():
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            ddp_backend="gloo",
+            per_device_train_batch_size=2,
+            max_steps=STEPS * MICRO_STEPS,
+            logging_steps=2,
+            eval_strategy="steps",
+            eval_steps=4,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        rows = list(batches().dataset)
+        own: dict[str, Any] = {"model": Net(), "args": arguments, "eval_dataset": rows}
+        trainer = Own(**own, data_collator=named, compressor=compressor, policy=policy)
+        returned = trainer.train().metrics
+        last = trainer.exchange.metrics()
+        trainer.exchange.detach()
+    assert returned["comm/payload_bytes"] == last["comm/payload_bytes"]
+    return trainer.state.log_history, last
+
+
+def logged_by_lightning(folder: Path, logger: bool = True) -> Logged:
+    """The rows of the file of Lightning's CSVLogger, where ``logger`` says that there is one."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.loggers import CSVLogger
+
+    from dgc_repro.integrations.lightning import Compress
+
+    compressor, policy = stepwise(TopK(density=0.3))
+    compress = Compress(compressor, policy)
+    module: Any = lightning_module()
+    module.train_dataloader = batches
+    written = CSVLogger(str(folder), name="csv", version=0)
+    with as_launched():
+        trainer = pl.Trainer(
+            **QUIET | {"logger": written if logger else False},
+            devices=2,
+            strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
+            accumulate_grad_batches=MICRO_STEPS,
+            log_every_n_steps=2,
+            callbacks=[compress],
+        )
+        trainer.fit(module)
+        assert compress.exchange is not None
+        last = compress.exchange.metrics()
+        if not logger:
+            return [{name: float(v) for name, v in trainer.callback_metrics.items()}], last
+    dist.barrier()  # rank 0 has written
+    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
+        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return rows, last
+
+
+def logged_by_accelerate(folder: Path, tracker: str | None = "wandb") -> Logged:
+    """What the file of wandb's offline run holds. The numbers are asked for on the main process alone."""
+    from accelerate import Accelerator
+
+    from dgc_repro.integrations.accelerate import attach as attach_to
+
+    compressor, policy = stepwise(TopK(density=0.3))
+    with as_launched():
+        os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder)}
+        accelerator = Accelerator(log_with=tracker)
+        accelerator.init_trackers("compressed")
+        model, optimizer = accelerator.prepare(net := Net(), sgd(net))
+        state = attach_to(accelerator, model, compressor, policy)
+        for number, (x, y) in enumerate(batches(), 1):
+            loss = model(x, y)["loss"]
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % 2 == 0 and accelerator.is_main_process:
+                accelerator.log({"loss": loss.item()} | state.metrics(), step=number)
+        for one in accelerator.trackers:  # end_training() would end the process group too
+            one.finish()
+        last = state.metrics()
+        state.close()
+    dist.barrier()
+    return [] if tracker is None else offline_run(folder), last
+
+
+def offline_run(folder: Path) -> list[dict[str, Any]]:
+    """The history of the only offline run of wandb in a folder."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "sink"))
+    from wandb_file import items, records
+
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    kinds = [record.history for record in records(path) if record.HasField("history")]
+    return [items(history.item) for history in kinds]
 
 
 def refusal(action: Callable[[], object]) -> str:

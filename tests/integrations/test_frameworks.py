@@ -69,6 +69,51 @@ def test_a_framework_resumes_with_another_number_of_ranks_where_it_is_told_how(
     assert all(same(first, other) for other in others)
 
 
+BYTES, RUNG = ("comm/payload_bytes", "comm/wire_bytes"), "policy/rung"
+TIMES = ("time/compress_ms", "time/communicate_ms", "time/decompress_ms")
+
+
+@pytest.mark.parametrize("loop", ["transformers", "lightning", "accelerate"])
+def test_a_framework_logs_bytes_times_and_the_rung_at_its_own_interval(
+    two_workers: World, tmp_path: Path, loop: str
+) -> None:
+    (history, last), (other, others_last) = two_workers(
+        getattr(frameworks, f"logged_by_{loop}"), tmp_path
+    )
+    # Lightning takes a step of two micro-batches, and the others one of each.
+    steps = frameworks.STEPS if loop == "lightning" else frameworks.STEPS * frameworks.MICRO_STEPS
+    of_training = [row for row in history if "train_loss" not in row]  # Transformers' last log
+    rows = [row for row in of_training if BYTES[0] in row]
+    counter = {"transformers": "step", "accelerate": "_step", "lightning": "step"}[loop]
+    first = 0 if loop == "lightning" else 1  # the number of the first step
+    assert [row[counter] - first + 1 for row in rows] == list(range(2, steps + 1, 2))
+    for name in BYTES:  # summed since the start, the same number in each step
+        assert rows[-1][name] == last[name] > 0
+        each = last[name] / steps
+        assert [row[name] for row in rows] == [each * n for n in range(2, steps + 1, 2)]
+    assert last[BYTES[1]] == others_last[BYTES[1]]
+    assert {row[RUNG] for row in rows} == {2}
+    assert not set(TIMES) & rows[0].keys()  # the first steps are the warm-up
+    assert all(rows[-1][name] > 0 for name in TIMES)
+    if loop == "transformers":
+        assert [row[BYTES[0]] for row in history if "train_loss" in row] == [last[BYTES[0]]]
+        assert any("eval_runtime" in row for row in history)
+        assert not any(BYTES[0] in row for row in history if "eval_runtime" in row)
+        assert len(other) == len(history)
+
+
+@pytest.mark.parametrize(
+    ("loop", "argument"), [("logged_by_lightning", False), ("logged_by_accelerate", None)]
+)
+def test_without_a_logger_a_framework_logs_nothing_and_trains(
+    two_workers: World, tmp_path: Path, loop: str, argument: object
+) -> None:
+    for logged, last in two_workers(getattr(frameworks, loop), tmp_path, argument):
+        assert logged in ([], [{}])
+        assert last[BYTES[0]] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_module_may_be_fitted_again_without_the_callback(
     two_workers: World, tmp_path: Path
 ) -> None:
@@ -159,7 +204,7 @@ PIECES = {
     for title, _, text in SECTIONS
     for code in re.findall(r"^```py\n(.*?)^```", text, re.M | re.S)
 }
-assert PIECES.keys() == {title for title, _, _ in SECTIONS} - {"FSDP2 and HSDP"}
+assert PIECES.keys() == {title for title, _, _ in SECTIONS} - {"FSDP2 and HSDP", "What is logged"}
 
 
 @pytest.mark.parametrize("code", PIECES.values(), ids=PIECES)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,9 @@ from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
 from dgc_repro.kernel.gpu.launch import OPTIONS, TYPES, Variant
+from dgc_repro.kernel.native import note_compiling
 
+COMMAND = "python -m dgc_repro selfcheck rows=compile-cuda"
 DTYPES = {kind: dtype for dtype, kind in TYPES.items() if isinstance(dtype, torch.dtype)}
 
 
@@ -40,6 +43,29 @@ def compiled(
     target, for which no GPU is needed."""
     for one in sorted(variants, key=str):
         yield one, _for_target(one, on) if isinstance(on, GPUTarget) else _for_gpu(one, on)
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Print a line when Triton has compiled a first kernel in here that its cache did not have. The first
+    rank of each machine prints it. Triton reports this from 3.4 on."""
+    knobs = getattr(triton, "knobs", None)
+    if knobs is None or os.environ.get("LOCAL_RANK", "0") != "0":
+        yield
+        return
+    before = knobs.compilation.listener
+
+    def listen(*, cache_hit: bool, **of_a_kernel: Any) -> None:
+        if not cache_hit:
+            note_compiling("the GPU kernels", knobs.cache.dir, COMMAND)
+        if before is not None:
+            before(cache_hit=cache_hit, **of_a_kernel)
+
+    knobs.compilation.listener = listen
+    try:
+        yield
+    finally:
+        knobs.compilation.listener = before
 
 
 def resources(binary: Any) -> Resources:

@@ -1,0 +1,78 @@
+"""Names for compressors and policies of your own (docs/adding-a-compressor.md).
+
+They are stable from 0.2.0 on, as the names of `dgc_repro` are. They stand apart because most users need none
+of them, and because `dgc_repro.checked` is a module already.
+"""
+
+from dgc_repro.checked import Count, Positive, Share, checked, one_of, within
+from dgc_repro.compressor.interface import ByBatch, Compressor, Context, Measured
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Selecting, num_kept
+from dgc_repro.kernel import select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.select import Selection
+from dgc_repro.payload import BatchPayload, Payload, Sparse, Wholes
+from dgc_repro.payload.requests import (
+    AllToAll,
+    Choose,
+    Exchange,
+    Gather,
+    GatherRagged,
+    Many,
+    Max,
+    Mean,
+    Outcome,
+)
+from dgc_repro.policy.interface import (
+    ENERGIES,
+    MEAN,
+    OWN,
+    SPREAD,
+    EpochReport,
+    Plan,
+    Policy,
+    State,
+    StepReport,
+)
+from dgc_repro.policy.planned import Rungs
+
+__all__ = [
+    "ENERGIES",
+    "MEAN",
+    "OWN",
+    "SPREAD",
+    "AllToAll",
+    "Batch",
+    "BatchPayload",
+    "ByBatch",
+    "Choose",
+    "Compressor",
+    "Context",
+    "Count",
+    "DensitySparsifier",
+    "EpochReport",
+    "Exchange",
+    "Gather",
+    "GatherRagged",
+    "Many",
+    "Max",
+    "Mean",
+    "Measured",
+    "Outcome",
+    "Payload",
+    "Plan",
+    "Policy",
+    "Positive",
+    "Rungs",
+    "Selecting",
+    "Selection",
+    "Share",
+    "Sparse",
+    "State",
+    "StepReport",
+    "Wholes",
+    "checked",
+    "num_kept",
+    "one_of",
+    "select",
+    "within",
+]
