@@ -21,7 +21,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from dgc_repro import compare
 from dgc_repro.errors import UserError, writing
 from dgc_repro.launch import slurm
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
@@ -228,6 +227,8 @@ def finish() -> None:
 def _show(folders: Sequence[Path]) -> None:
     """The table of these runs."""
     if folders:
+        from dgc_repro import compare  # imports pandas, scipy and matplotlib
+
         runs = [read_run(folder) for folder in dict.fromkeys(folders)]
         compare.show(compare.compared(runs), console_of(sys.stdout, width=100))
         where = os.path.relpath(folders[0].parent)
