@@ -55,7 +55,13 @@ from dgc_repro.launch.typed import nearest
 from dgc_repro.names import papers_in
 from dgc_repro.paper import pool
 from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import artifact_of, own_conf_of, page_of, publish
+from dgc_repro.paper.publish import (
+    artifact_of,
+    other_scales,
+    own_conf_of,
+    page_of,
+    publish,
+)
 from dgc_repro.paper.records import Run
 from dgc_repro.progress import TimeLeft
 from dgc_repro.sink.wandb import Wandb
@@ -208,7 +214,9 @@ def reproduce(arguments: Sequence[str]) -> None:
     if asked.is_trained and (more := sorted({run.seed for run in found} - listed - {*stated})):
         print(f'the page has finished seeds {more} too ("scale.seeds={stated}" leaves them out)')
     written = asked.publish(found, target)
-    show(page_of(written), console_of_width(), written)
+    published = Path(jobs[0].config["paths"]["results"])
+    others = other_scales(written, published)
+    show(page_of(written), console_of_width(), written, others)
     if asked.mirror is not None:
         page = f"{name.replace('/', '-')}-{asked.scale}"
         place = Path(jobs[0].config["paths"]["runs"], page)

@@ -93,9 +93,10 @@ def test_runs_of_papers_equal_those_of_hydra(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("artifact", "scale"), PAGES, ids=map("-".join, PAGES))
 def test_all_published_runs_equal_those_of_hydra(lines: Lines, artifact: str, scale: str) -> None:
+    asked = lines(artifact, scale)
     with composing():
         compose = Composer()
-        for overrides in lines(artifact, scale):
+        for overrides in asked:
             assert_equals_hydra(compose, overrides)
 
 
