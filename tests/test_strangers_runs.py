@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -151,7 +152,7 @@ def test_a_record_for_which_there_is_no_memory_is_left_out(
         raise MemoryError
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(records.pd, "DataFrame", no_memory)
+    monkeypatch.setattr(pd, "DataFrame", no_memory)
     runs, skipped = records.read_runs([folder("good")])
     assert runs == []
     assert "MemoryError" in skipped[0]

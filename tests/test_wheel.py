@@ -147,6 +147,8 @@ def test_the_version_stands_in_one_place(repository: Path) -> None:
     assert project["dynamic"] == ["version"]
     citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == version
+    needed = {"cff-version", "message", "title", "type", "license", "authors"}
+    assert needed <= {key for key, value in citation.items() if value}
     changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changes, re.M)
     assert released[:1] in ([], [version]), "the newest release of CHANGELOG.md is another version"

@@ -165,12 +165,9 @@ def compiled() -> Path:
     texts = [path.read_text(encoding="utf-8") for path in (*sources, *sorted(FOLDER.glob("*.h")))]
     text = "\0".join((*texts, compiler, *FLAGS, _processor()))
     name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
-    for folder in _cache_folders():
+    for folder in cache_folders():
         target = folder / name
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if folder.stat().st_uid != os.getuid():
-                continue  # of another user, who may have put anything there
             if target.is_file():
                 return target
             with _one_at_a_time(folder / "building.lock"):
@@ -221,14 +218,20 @@ def _one_at_a_time(lock: Path) -> Iterator[None]:
         yield
 
 
-def _cache_folders() -> list[Path]:
-    folders = [Path(tempfile.gettempdir()) / f"dgc_repro-{os.getuid()}"]
+def cache_folders() -> Iterator[Path]:
+    """Yield the folders in which this user may keep files from one command to the next, the best one first,
+    and make each if it is not there."""
+    places = [Path(tempfile.gettempdir()) / f"dgc_repro-{os.getuid()}"]
     if cache := os.environ.get("XDG_CACHE_HOME"):
-        return [Path(cache) / "dgc_repro", *folders]
-    try:
-        return [Path.home() / ".cache" / "dgc_repro", *folders]
-    except RuntimeError:  # a user without a home
-        return folders
+        places.insert(0, Path(cache) / "dgc_repro")
+    else:
+        with suppress(RuntimeError):  # a user without a home
+            places.insert(0, Path.home() / ".cache" / "dgc_repro")
+    for folder in places:
+        with suppress(OSError):  # not ours, read-only, full: the next one may do
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if folder.stat().st_uid == os.getuid():  # else another user may have put anything there
+                yield folder
 
 
 def _processor() -> str:

@@ -26,7 +26,6 @@ from dgc_repro.launch.overrides import in_one_line, sets
 from dgc_repro.launch.ranks import RunFailed, RunHeld, RunStopped
 from dgc_repro.launch.single import check, is_done, say_damaged
 from dgc_repro.launch.study import kind_of
-from dgc_repro.paper import pool, publish
 from dgc_repro.paper.records import Run, read_run
 
 T = TypeVar("T")
@@ -140,10 +139,12 @@ def _published_beside(config: Mapping[str, Any]) -> dict[str, Run]:
     """The published runs of a config's paper and scale, by id."""
     paper, scale = config["experiment"]["paper"], config["scale"]["name"]
     root = Path(config["paths"]["results"]).absolute()
-    file = root / paper / scale / pool.RUNS_FILE
-    return _pool(root, paper, scale, file.stat().st_mtime_ns) if file.is_file() else {}
+    folder = root / paper / scale
+    return _pool(root, paper, scale, folder.stat().st_mtime_ns) if folder.is_dir() else {}
 
 
 @functools.cache
 def _pool(root: Path, paper: str, scale: str, _changed: int) -> dict[str, Run]:
+    from dgc_repro.paper import publish  # imports pandas, scipy and matplotlib
+
     return publish.published(root, paper, scale)

@@ -15,7 +15,7 @@ from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Cost
 from dgc_repro.launch.components import component
-from dgc_repro.launch.paths import option, options
+from dgc_repro.launch.paths import PROVIDER, option, options
 from dgc_repro.launch.typed import nearest
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
@@ -114,5 +114,5 @@ def _member(path: Path) -> str:
     """The name under which Hydra finds the file's settings from now on."""
     name = re.sub(r"[^A-Za-z0-9]", "_", str(path))
     settings = option("network", "none") | read_profile(path)
-    ConfigStore.instance().store(name, settings, group="network")
+    ConfigStore.instance().store(name, settings, "network", provider=PROVIDER)
     return name

@@ -38,9 +38,14 @@ def config_of(overrides: Sequence[str]) -> DictConfig:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """A run's settings in plain containers, interpolations resolved once, before any rank starts.
-    The settings of ``model.low_rank`` are checked and left out where it is off. Raises UserError."""
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    """A run's settings in plain containers, interpolations resolved once, before any rank starts. Raises
+    UserError."""
+    return settled(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
+
+
+def settled(plain: dict[str, Any]) -> dict[str, Any]:
+    """A run's settings without what is no setting of a run. The settings of ``model.low_rank`` are checked
+    and left out where it is off. Raises UserError."""
     model = plain.get("model")
     low_rank = model.get("low_rank") if isinstance(model, dict) else None
     if isinstance(low_rank, dict) and low_rank.get("from_epoch") is None:

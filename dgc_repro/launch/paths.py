@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,9 @@ OF_ALL_KEYS = ("experiment", "method", "scale")
 """Groups of a paper's file whose members set keys of every section."""
 FAMILY = "family"
 """Key of an experiment in a paper's file, for which ``scale=small`` means ``scale=<family>/small``."""
+PROVIDER = "dgc_repro"
+"""Hydra's name for where the members in papers' files come from."""
+RESOLVED = re.compile(rb"^ *(?:-|.*\bdefaults:).*\$\{\w[\w.]*:", re.MULTILINE)
 _ADDED: list[Path] = []
 _STORED: list[dict[str, Any]] = []
 
@@ -55,7 +60,7 @@ class UserConfigs(SearchPathPlugin):
                     group, _, name = member.rpartition("/")
                     package = "_global_" if group.partition("/")[0] in OF_ALL_KEYS else None
                     own = {key: value for key, value in node.items() if key != FAMILY}
-                    ConfigStore.instance().store(name, own, group=group, package=package)
+                    ConfigStore.instance().store(name, own, group, package, PROVIDER)
 
 
 def _members(sections: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -131,6 +136,31 @@ def conf_dirs() -> list[Path]:
     """Every folder that Hydra searches for configs of ours and of users, ours first."""
     found = config_loader().get_search_path().get_path()
     return [folder_of(e.path) for e in found if e.provider not in ("hydra", "schema")]
+
+
+def sources() -> list[bytes] | None:
+    """Return the content of all that Hydra composes the configs of runs from: the config files, and the
+    members in papers' files. None where there is more: a member that a plugin has stored, or a list of
+    defaults with a resolver, such as ``${oc.env:NAME}``."""
+    found = [json.dumps(_STORED, default=str).encode()]
+    for root in conf_dirs():
+        for file in sorted(root.rglob("*.yaml")):
+            if file.is_file():  # no link to nowhere, which an editor's lock is
+                found += [str(file.relative_to(root)).encode(), file.read_bytes()]
+    is_more = any(_stored_by_others(ConfigStore.instance().repo)) or any(
+        map(RESOLVED.search, found)
+    )
+    return None if is_more else found
+
+
+def _stored_by_others(store: Mapping[str, Any]) -> Iterator[bool]:
+    """Whether each member is neither Hydra's nor one of a paper's file."""
+    for name, node in store.items():
+        if isinstance(node, Mapping):
+            if name != "hydra":
+                yield from _stored_by_others(node)
+        else:
+            yield node.provider not in ("hydra", PROVIDER)
 
 
 def folder_of(place: str) -> Path:

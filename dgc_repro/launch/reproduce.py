@@ -14,7 +14,7 @@ component, overridden by ``study.<part>.<key>=...``; with ``measure`` each line 
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import pkgutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,11 +31,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.cli_args import some_text
+from dgc_repro.launch.composer import Composer
 from dgc_repro.launch.devices import few_gpus, simulates_on_gpu, visible_gpus
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import Job, check_rows, expand, finished, published_run
 from dgc_repro.launch.mirror import mirror_of
-from dgc_repro.launch.overrides import apart, check_overrides, config_of, key_of, resolved, sets
+from dgc_repro.launch.overrides import apart, check_overrides, key_of, resolved, sets
 from dgc_repro.launch.paths import (
     FAMILY,
     add_conf_dirs,
@@ -55,7 +56,13 @@ from dgc_repro.launch.typed import nearest
 from dgc_repro.names import papers_in
 from dgc_repro.paper import pool
 from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import artifact_of, own_conf_of, page_of, publish
+from dgc_repro.paper.publish import (
+    artifact_of,
+    other_scales,
+    own_conf_of,
+    page_of,
+    publish,
+)
 from dgc_repro.paper.records import Run
 from dgc_repro.progress import TimeLeft
 from dgc_repro.sink.wandb import Wandb
@@ -188,7 +195,9 @@ def reproduce(arguments: Sequence[str]) -> None:
     if asked.is_trained and (more := sorted({run.seed for run in found} - listed - {*stated})):
         print(f'the page has finished seeds {more} too ("scale.seeds={stated}" leaves them out)')
     written = asked.publish(found, target)
-    show(page_of(written), console_of_width(), written)
+    published = Path(jobs[0].config["paths"]["results"])
+    others = other_scales(written, published)
+    show(page_of(written), console_of_width(), written, others)
     if asked.mirror is not None:
         page = f"{name.replace('/', '-')}-{asked.scale}"
         place = Path(jobs[0].config["paths"]["runs"], page)
@@ -296,7 +305,7 @@ def _runs(name: str, given: Sequence[str], listed: str = SWEEPS) -> tuple[list[J
     others = [override for override in others if key_of(override) != "scale"]
     jobs: dict[int, list[Job]] = {}
     not_asked: list[Job] = []
-    with composing():
+    with composing(), contextlib.closing(Composer()) as compose:
         own_sizes, sizes = apart(artifact.sizes[scale], *FILES)
         for place, line in _placed_lines(artifact, listed, scale):
             own_seed, words = apart(line, "seed")
@@ -305,7 +314,11 @@ def _runs(name: str, given: Sequence[str], listed: str = SWEEPS) -> tuple[list[J
             family = _family(words)
             stated = [*sizes, f"scale={family}/{scale}" if family else f"scale={scale}"]
             sized = [*stated, *others]
-            config = _labelled(words, stated, sized) if line else _of_a_study(name, place, sized)
+            config = (
+                _labelled(compose, words, stated, sized)
+                if line
+                else _of_a_study(compose, name, place, sized)
+            )
             jobs = jobs or {seed: [] for seed in _seeds(config, sets(others, "seed"))}
             for override in own_seeds:
                 config["scale"]["seeds"] = yaml.safe_load(override.partition("=")[2])
@@ -369,10 +382,10 @@ def section_of(artifact: DictConfig, place: str, own: Sequence[str]) -> dict[str
     return with_networks({"part": part, **resolved(node)}) if part else resolved(node)
 
 
-def _of_a_study(name: str, place: str, given: Sequence[str]) -> dict[str, Any]:
+def _of_a_study(compose: Composer, name: str, place: str, given: Sequence[str]) -> dict[str, Any]:
     """The config of a part that takes nothing of a model: its seed, its place, where it is written."""
     paper, _, artifact = name.partition("/")
-    config = _composed(apart(given, *OF_EVERY_STUDY)[0])
+    config = compose(apart(given, *OF_EVERY_STUDY)[0])
     experiment = {"paper": paper, "artifact": artifact, "row": place.partition(".")[2]}
     return {key: config[key] for key in OF_EVERY_STUDY} | {"experiment": experiment}
 
@@ -408,29 +421,16 @@ def _family(words: Sequence[str]) -> str | None:
     return paper_members().get(f"experiment/{chosen[-1]}", {}).get(FAMILY) if chosen else None
 
 
-def _labelled(words: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
+def _labelled(
+    compose: Composer, words: list[str], stated: list[str], given: list[str]
+) -> dict[str, Any]:
     """The config of a run; its scale is called ``custom`` where what is given departs from it."""
-    config = _composed([*words, *given])
+    config = compose([*words, *given])
     if apart(given, "seed", "paths", "sink")[1] == stated:
         return config
-    if _sizes(config) != _sizes(_composed([*words, *stated])):
+    if _sizes(config) != _sizes(compose([*words, *stated])):
         config["scale"]["name"] = CUSTOM
     return config
-
-
-def _composed(overrides: Sequence[str]) -> dict[str, Any]:
-    """The config of these overrides. Hydra takes 0.1 s for one, and entries of a queue share many."""
-    files = [file for folder in conf_dirs() for file in sorted(folder.rglob("*.yaml"))]
-    changed = tuple((file, file.stat().st_mtime_ns) for file in files if file.is_file())
-    if any(override.startswith("network=") for override in overrides):  # may be a file
-        return resolved(config_of(overrides))
-    return deepcopy(_cached(tuple(overrides), (Path.cwd(), *changed)))
-
-
-@functools.cache
-def _cached(overrides: tuple[str, ...], _read: tuple[object, ...]) -> dict[str, Any]:
-    """``_read``: what else a config is made of: the working folder, files with their times."""
-    return resolved(config_of(overrides))
 
 
 def _sizes(config: dict[str, Any]) -> list[Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -140,6 +139,8 @@ def compute(config: Mapping[str, Any], folder: Path) -> None:
                 raise UserError(f"{_place(config[STUDY])}.{error}") from error
         here = environment.describe(device, "none", 1, facts.pop("data"))
     write_json(folder / "environment.json", here | more)
+    import pandas as pd  # takes half a second: a training, which reads this module too, needs none
+
     short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
     replace(folder / FILES[kind], pd.DataFrame(short, dtype=object).to_csv(index=False).encode())
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}

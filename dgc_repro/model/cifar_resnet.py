@@ -16,7 +16,8 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from dgc_repro.checked import Count, checked
-from dgc_repro.model.resnet import Classes, FreeResNet, Width
+from dgc_repro.model.resnet import FreeResNet
+from dgc_repro.model.sizes import Classes, Width
 
 
 @checked

@@ -16,7 +16,7 @@ from typing import Annotated
 from torch import nn
 
 from dgc_repro.checked import Count, checked, within
-from dgc_repro.model.resnet import Classes, Width
+from dgc_repro.model.sizes import Classes, Width
 
 KERNEL = 5
 SIDE_PIXELS = 32

@@ -7,17 +7,9 @@ ImageNet stem the networks are torchvision's own, the same bits for the same see
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
-
-from dgc_repro.checked import Count, one_of, within
-
-STEMS = ("cifar", "imagenet")
-Stem = Annotated[str, one_of(STEMS), "cifar is for 32x32 images, imagenet for 224x224"]
-Width = Annotated[Count, "64 is the paper's, 8 a slim one"]
-Classes = Annotated[int, within(2), "null takes the number from the dataset"]
 
 
 class FreeResNet(ResNet):

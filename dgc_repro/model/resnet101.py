@@ -22,7 +22,8 @@ from torch import nn
 from torchvision.models.resnet import Bottleneck
 
 from dgc_repro.checked import Rule, checked, within
-from dgc_repro.model.resnet import Classes, FreeResNet, Stem, Width
+from dgc_repro.model.resnet import FreeResNet
+from dgc_repro.model.sizes import Classes, Stem, Width
 
 DEPTHS = (3, 4, 23, 3)  # He et al., table 1
 MOST_BLOCKS = 1000  # of a stage: each is built one after the other

@@ -18,7 +18,8 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from dgc_repro.checked import checked
-from dgc_repro.model.resnet import Classes, FreeResNet, Stem, Width
+from dgc_repro.model.resnet import FreeResNet
+from dgc_repro.model.sizes import Classes, Stem, Width
 
 DEPTHS = (2, 2, 2, 2)  # He et al., table 1
 

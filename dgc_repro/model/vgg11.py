@@ -16,7 +16,7 @@ from torch import nn
 from torchvision.models.vgg import cfgs, make_layers
 
 from dgc_repro.checked import checked
-from dgc_repro.model.resnet import Classes, Width
+from dgc_repro.model.sizes import Classes, Width
 
 PAPER_WIDTH = 64
 

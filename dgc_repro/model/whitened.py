@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from dgc_repro.checked import Count, checked, within
-from dgc_repro.model.resnet import Classes
+from dgc_repro.model.sizes import Classes
 
 WHITENING_EPSILON = 5e-4  # airbench's, for images of unit variance
 OUTPUT_SCALE = 1 / 9

@@ -15,7 +15,7 @@ from pathlib import Path
 from dgc_repro.errors import UserError
 from dgc_repro.paper import index, pool
 from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import artifacts_in, is_published, rebuild
+from dgc_repro.paper.publish import artifacts_in, is_published, other_scales, rebuild
 from dgc_repro.progress import Progress, duration
 
 REPORT = Path("reproduced") / "published"
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"error: {folder}: {error}", file=sys.stderr, flush=True)
             else:
                 if len(folders) < 3:
-                    show(page, console_of_width(), into)
+                    others = other_scales(folder, folder.resolve().parents[2])
+                    show(page, console_of_width(), into, others)
             progress.advance(now=f"{number} of {len(folders)}, {'/'.join(folder.parts[-3:])}")
     if not given.folder:
         index.write(Path("results") if given.publish else REPORT)

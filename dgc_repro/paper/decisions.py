@@ -7,14 +7,15 @@ is in the row of its own step. Long runs are thinned to evenly spaced steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from dgc_repro import files
 from dgc_repro.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LINES_FILE = "decisions.jsonl"
 MOST_STEPS = 1000
@@ -56,13 +57,13 @@ def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:
             times = {name: entry.get(f"timed_{name}") for name in _TIMES}
             found.setdefault(int(timed) + 1, {}).update(times)
     rows = [{"step": step, **found[step]} for step in sorted(found)]
-    return thinned(_typed(pd.DataFrame(rows, columns=list(COLUMNS))), most)
+    return thinned(_typed(rows), most)
 
 
 def read(folder: Path) -> pd.DataFrame:
     """The decisions of a run folder; no rows where nothing was decided."""
     path = folder / LINES_FILE
-    return table_of(path) if path.is_file() else _typed(pd.DataFrame(columns=list(COLUMNS)))
+    return table_of(path) if path.is_file() else _typed([])
 
 
 def thinned(table: pd.DataFrame, most: int) -> pd.DataFrame:
@@ -89,9 +90,11 @@ def _decided(line: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _typed(table: pd.DataFrame) -> pd.DataFrame:
+def _typed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """All columns, in order: steps whole numbers, branches words, all else numbers."""
-    table = table.reindex(columns=list(COLUMNS))
+    import pandas as pd  # takes half a second: a training needs none
+
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
     types: dict[str, Any] = {"step": "int64", "branch": object}
     numbers = [name for name in COLUMNS if name not in types]
     table[numbers] = table[numbers].apply(pd.to_numeric)

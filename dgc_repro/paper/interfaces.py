@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper.frame import amount
 from dgc_repro.paper.records import summary_of
 
 KEYS = ("net/tx_bytes", "net/expected_tx_bytes", "comm/total_wire_bytes")
@@ -19,6 +18,8 @@ def counted_line(folder: Path) -> str | None:
         return None
     if not summary.get(KEYS[0]) or not summary.get(KEYS[1]):
         return None
+    from dgc_repro.paper.frame import amount  # imports pandas
+
     difference = 100 * (summary[KEYS[0]] / summary[KEYS[1]] - 1)
     counted, expected, ledger = (amount([summary[key]]) for key in KEYS)
     return (

@@ -7,6 +7,7 @@ it again from the runs of the pool.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -27,8 +28,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.names import git, installed_papers
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.facts import IN_HISTORY
-from dgc_repro.paper.page import Page
+from dgc_repro.paper.page import OtherScale, Page
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import UNTESTED
 
 
 def package_of(paper: str) -> str:
@@ -155,6 +157,21 @@ def page_of(folder: Path) -> Page:
             "results/dynamic/quick/table1"
         )
     return _page(pool.read(folder.parent, run_ids(folder)), paper, scale, artifact)
+
+
+def other_scales(folder: Path, root: Path) -> list[OtherScale]:
+    """The other scales at which an artifact is published below ``root``, with the claims that were tested
+    there; the shortest first. A damaged pool is left out: it must not cost a page that is finished."""
+    paper, scale, artifact = folder.resolve().parts[-3:]
+    found = []
+    for place in sorted((root / paper).glob("*")):
+        with contextlib.suppress(UserError):
+            if place.name != scale and (record := pool.records(place).get(artifact)):
+                claims = {v["claim"] for v in record["verdicts"] if v["verdict"] not in UNTESTED}
+                runs = pool.read(place, record["runs"])
+                seconds = sum(run.summary.get("time/train_seconds", 0.0) for run in runs)
+                found.append(OtherScale(place.name, frozenset(claims), seconds))
+    return sorted(found, key=lambda one: one.seconds)
 
 
 def artifacts_in(folder: Path) -> list[Path]:

@@ -15,9 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from dgc_repro import files
 from dgc_repro.checked import refuse
@@ -26,6 +24,9 @@ from dgc_repro.errors import CONTROL, UserError, shown
 from dgc_repro.names import with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.decisions import json_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FINISHED = "finished"
 EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
@@ -53,6 +54,13 @@ REQUIRED_METRICS = (
 
 
 Section = Mapping[Any, Any] | None
+
+
+def _frame(rows: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
+    """Return a table of these rows. A summary is read without pandas, which takes half a second to import."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
 
 
 @dataclass
@@ -126,10 +134,10 @@ class Run:
     config: dict[str, Any]
     environment: dict[str, Any]
     summary: dict[str, Any]
-    epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
-    decisions: pd.DataFrame = field(default_factory=pd.DataFrame)
-    trace: pd.DataFrame = field(default_factory=pd.DataFrame)
-    lines: pd.DataFrame = field(default_factory=pd.DataFrame)
+    epochs: pd.DataFrame = field(default_factory=_frame)
+    decisions: pd.DataFrame = field(default_factory=_frame)
+    trace: pd.DataFrame = field(default_factory=_frame)
+    lines: pd.DataFrame = field(default_factory=_frame)
 
     def setting(self, key: str, missing: Any = None) -> Any:
         """The config value of a dotted key, ``missing`` where the config has no such key."""
@@ -219,10 +227,10 @@ def read_run(folder: Path) -> Run:
             config=_read_config(folder / "config.yaml"),
             environment=_read_environment(folder / "environment.json"),
             summary=summary,
-            epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else pd.DataFrame(),
-            decisions=decisions.read(folder) if lines is None else pd.DataFrame(),
+            epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else _frame(),
+            decisions=decisions.read(folder) if lines is None else _frame(),
             trace=_read_trace(folder / TRACE_FILE),
-            lines=_parsed(lines, table, "a table") if lines is not None else pd.DataFrame(),
+            lines=_parsed(lines, table, "a table") if lines is not None else _frame(),
         )
 
 
@@ -347,6 +355,8 @@ def values_of(runs: Sequence[Run], key: str) -> dict[str, str]:
 
 def table(content: bytes) -> pd.DataFrame:
     """Return the table of a CSV file. Raises ValueError for one that is too large, or is no table."""
+    import pandas as pd
+
     files.refuse_large_csv(content)
     return pd.read_csv(io.BytesIO(content))
 
@@ -394,7 +404,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _read_trace(path: Path) -> pd.DataFrame:
     """The trace of a policy; no rows where the policy wrote none."""
     is_there = path.is_file() and files.content(path).strip()
-    return _parsed(path, table, "a table") if is_there else pd.DataFrame()
+    return _parsed(path, table, "a table") if is_there else _frame()
 
 
 def _read_epochs(path: Path) -> pd.DataFrame:
@@ -407,7 +417,7 @@ def _read_epochs(path: Path) -> pd.DataFrame:
             lines.append(line)
             names.update(line)
             files.refuse_large(len(lines), len(names))
-    frame = pd.DataFrame(lines)
+    frame = _frame(lines)
     if frame.empty:
         raise UserError(f"{path}: at least one epoch, got none; run again")
     if missing := [name for name in REQUIRED_METRICS if name not in frame.columns]:

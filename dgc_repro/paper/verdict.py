@@ -137,6 +137,10 @@ class Effect:
         return FORMS[self.check.kind].format(value)
 
 
+UNTESTED = ("not tested", "not run")
+"""Words of a claim on which the runs say nothing."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The ``word``, the effects behind it, and why. ``repeats``: the claim, judged earlier, that compares
@@ -162,6 +166,20 @@ class Verdict:
         }
         said = "; ".join(part for part, is_so in parts.items() if is_so)
         return f"{word} ({said})" if said else word
+
+    @property
+    def needs(self) -> str:
+        """What a claim that was not tested needs, to continue "3 claims need"; empty where it was tested."""
+        if self.word not in UNTESTED:
+            return ""
+        if self.word == "not run":
+            return "runs that are not finished"
+        kind, _, why = self.detail.partition(". Measured")[0].partition(": ")
+        if kind == "data":
+            return why.partition(", not ")[2]
+        if kind.startswith("premise"):
+            return "a premise that these runs do not meet"
+        return f"other runs ({kind})"
 
 
 def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:

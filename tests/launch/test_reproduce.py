@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -74,25 +73,6 @@ def test_a_pool_without_checksums_is_said_before_anything_is_trained(
     with pytest.raises(UserError, match="no SHA256SUMS"):
         reproduce(["dynamic/table1", *TINY, "train.epochs=4", "seed=3"])
     assert trained == []
-
-
-def test_a_config_that_has_changed_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a notebook, where commands follow each other in one interpreter."""
-    monkeypatch.chdir(tmp_path)
-    (file := tmp_path / "compressor" / "mine.yaml").parent.mkdir()
-    (tmp_path / ".#mine.yaml").symlink_to("nowhere")  # an editor's lock
-    monkeypatch.setattr(reproducing, "conf_dirs", lambda: [tmp_path])
-    made = iter(range(3))
-    monkeypatch.setattr(reproducing, "config_of", lambda overrides: next(made))
-    monkeypatch.setattr(reproducing, "resolved", lambda config: {"made": config})
-    for time in (1, 2):
-        file.touch()
-        os.utime(file, (time, time))
-        assert [reproducing._composed(["seed=7"])["made"] for _ in range(2)] == [time - 1] * 2
-    monkeypatch.chdir(tmp_path / "compressor")
-    assert reproducing._composed(["seed=7"])["made"] == 2
 
 
 def test_a_page_keeps_the_seeds_that_are_finished(

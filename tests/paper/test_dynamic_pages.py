@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,14 @@ import pytest
 from rich.console import Console
 from synthetic import ROWS, quantizer, words, write_run
 
+from dgc_repro.paper import pool
 from dgc_repro.paper.dynamic import LOOKS, NONE, STATIC, sensitivity, table1
-from dgc_repro.paper.page import markdown, show
+from dgc_repro.paper.page import OtherScale, Page, markdown, show
+from dgc_repro.paper.publish import other_scales, page_of
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.paper.verdict import values
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 # papers.md, Table A1, written out once more: a slip in the package's copy shows here.
 PRINTED = """
@@ -121,10 +126,69 @@ def test_on_other_data_only_bytes_and_times_are_judged(tmp_path: Path) -> None:
         "data: digits, not CIFAR-10. Measured: test accuracy, "
     )
     assert "; data: digits, not CIFAR-10)" in markdown(page).partition("\n")[0]
+
+
+def shown(page: Page, others: Sequence[OtherScale] = ()) -> str:
+    """What the terminal shows of a page."""
     screen = io.StringIO()
-    show(page, Console(file=screen, width=100))
-    assert "Table I (data: " in screen.getvalue()
-    assert "dynamic 4-16-bit minus static 8-bit: +" in screen.getvalue()
+    show(page, Console(file=screen, width=100), None, others)
+    return screen.getvalue()
+
+
+def test_a_screen_has_what_was_shown_first_and_what_untested_claims_need_in_a_line(
+    tmp_path: Path,
+) -> None:
+    runs = made(tmp_path)
+    whole = shown(table1.page(runs, "small"))
+    assert "printed" in whole
+    assert " need" not in whole
+    assert "dynamic 4-16-bit minus static 8-bit: +" in whole
+    dataset = {"dataset": {"_target_": "dgc_repro.dataset.digits.Digits"}}
+    page = table1.page([replace(run, config=run.config | dataset) for run in runs], "quick")
+    others = [
+        OtherScale("small", frozenset({"2", "3", "5"}), 4000.0),
+        OtherScale("slow", frozenset({"2", "3"}), 5000.0),
+        OtherScale("medium", frozenset({"1", "2", "5"}), 14400.0),
+    ]
+    text = shown(page, others)
+    table, _, rest = text.partition("  agrees ")
+    assert "Table I (data: " in table
+    quick = shown(page_of(RESULTS / "dynamic" / "quick" / "table1"))
+    assert re.search(r"time, +payload, ", quick)  # shown where the printed numbers are left out
+    assert "printed" not in table
+    assert "not tested  " not in text
+    assert (
+        "7 claims need CIFAR-10: scale=small tests 2 (about 67 min), scale=medium tests 3 (about 4.0 h)\n"
+        "Of 10 claims: "
+    ) in rest
+    assert "7 claims need CIFAR-10\nOf 10 claims: " in shown(page)
+    assert "not tested" in markdown(page)
+
+
+def test_claims_need_runs_or_a_premise(tmp_path: Path) -> None:
+    text = shown(table1.page(made(tmp_path, [NONE, STATIC]), "small"))
+    assert re.search(r"^\d+ claims need runs that are not finished$", text, re.MULTILINE)
+    text = shown(table1.page(made(tmp_path / "more", accuracy=50.0), "small"))
+    assert re.search(r"^\d claims need a premise that these runs do not meet$", text, re.MULTILINE)
+    assert shown(table1.page(made(tmp_path / "one", seeds=1), "small")).count("indicative") > 3
+
+
+def test_the_scales_that_test_a_claim_are_those_of_the_published_verdicts(tmp_path: Path) -> None:
+    root = shutil.copytree(RESULTS / "dynamic", tmp_path / "dynamic").parent
+    found = other_scales(root / "dynamic" / "quick" / "table1", root)
+    (small,) = (one for one in found if one.scale == "small")
+    record = pool.records(root / "dynamic" / "small")["table1"]
+    assert small.claims == {
+        one["claim"] for one in record["verdicts"] if not one["verdict"].startswith("not ")
+    }
+    runs = pool.read(root / "dynamic" / "small", record["runs"])
+    assert small.seconds == sum(run.last("time/train_seconds") for run in runs) > 60
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    assert {"quick", "small"} & {one.scale for one in found} == {"small"}
+    (root / "dynamic" / "small" / "runs.parquet").write_bytes(b"")
+    less = other_scales(root / "dynamic" / "quick" / "table1", root)
+    assert [one for one in found if one.scale != "small"] == less
+    assert other_scales(root / "dynamic" / "quick" / "table1", tmp_path / "none") == []
 
 
 def test_simulated_workers_have_no_times_in_the_tables(tmp_path: Path) -> None:
