@@ -16,11 +16,9 @@ Tensors are fake CUDA tensors (exchange/pretended.py). A `Counting` sees every o
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, Self
 from unittest.mock import patch
 
@@ -249,8 +247,6 @@ def triton_counts() -> tuple[int, int, int]:
 @contextmanager
 def fake_workers(number: int) -> Iterator[None]:
     """Inside, this process is rank 0 of so many. The others do not exist, and collectives return at once."""
-    if find_spec("torch.distributed._meta_registrations") is None:  # torch 2.10 on fake tensors
-        importlib.import_module("torch.distributed._tools.fake_collectives")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=number)
     try:
         yield
