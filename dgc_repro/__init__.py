@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from dgc_repro.errors import needing_repro
+
 if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.bf16 import BF16 as BF16
     from dgc_repro.compressor.block_momentum import BlockMomentum as BlockMomentum
@@ -142,7 +144,8 @@ if not TYPE_CHECKING:  # a type checker would take every name to exist
 
     def __getattr__(name: str) -> object:
         if name in _PUBLIC:
-            return getattr(importlib.import_module(f"dgc_repro.{_PUBLIC[name]}"), name)
+            with needing_repro(f"dgc_repro.{name}"):
+                return getattr(importlib.import_module(f"dgc_repro.{_PUBLIC[name]}"), name)
         raise AttributeError(f"module 'dgc_repro' has no attribute {name!r}")
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from dgc_repro import __version__
-from dgc_repro.launch.ranks import end_with_starter, inside_torchrun
+from dgc_repro.errors import MissingExtra, needing_repro
 
 
 def main() -> None:
@@ -18,6 +18,18 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"dgc_repro {__version__}")
         return
+    try:
+        with needing_repro("the command line"):
+            _run()
+    except MissingExtra as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run() -> None:
+    """Do what the command line says."""
+    from dgc_repro.launch.ranks import end_with_starter, inside_torchrun
+
     end_with_starter()
     if sys.argv[1:2] == ["worker"]:
         from dgc_repro.launch.worker import main as run

@@ -11,6 +11,11 @@ from pathlib import Path
 MOST_LETTERS = 300  # of an error's line
 LONG_WORD, LONG_MESSAGE = 240, 1500
 """Letters of a word and of a message from which `shown` shortens them. Paths are words."""
+REPRO_LIBRARIES = (
+    *("PIL", "filelock", "hydra", "matplotlib", "omegaconf", "pandas", "pyarrow", "rich"),
+    *("scipy", "sklearn", "torchvision", "yaml"),
+)
+"""What the extra ``repro`` of pyproject.toml installs, by the names that are imported."""
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _WORD = re.compile(rf"\S{{{LONG_WORD + 1},}}")
 
@@ -39,6 +44,24 @@ class UserError(ValueError):
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shown(str(message)))
+
+
+class MissingExtra(UserError, ImportError):
+    """A library is missing that the extra ``repro`` installs."""
+
+
+@contextmanager
+def needing_repro(what: str) -> Iterator[None]:
+    """Raise MissingExtra where what is done inside, which ``what`` names, misses a library of the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in REPRO_LIBRARIES:
+            raise
+        raise MissingExtra(
+            f"{what} needs {library}, which is not installed; pip install 'dgc_repro[repro]'"
+        ) from error
 
 
 class DiskFull(OSError):

@@ -52,6 +52,12 @@ def conf_dir() -> Path:
     raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
 
 
+def results_dir() -> Path:
+    """The folder of the published results: in the wheel, or beside the package in a checkout."""
+    packed = _PACKAGE / "published"
+    return packed if packed.is_dir() else _PACKAGE.parent / "results"
+
+
 def installed_papers() -> dict[str, str]:
     """The package of each paper that an installed package brings; of two with one name, the one that Python
     finds first."""

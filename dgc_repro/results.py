@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from dgc_repro.errors import UserError
+from dgc_repro.names import results_dir
 from dgc_repro.paper import claim_table, index, pool
 from dgc_repro.paper.records import Run, read_runs
 from dgc_repro.paper.setting_names import flat
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+RESULTS = results_dir()
 log = logging.getLogger(__name__)
 
 

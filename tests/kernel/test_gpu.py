@@ -302,13 +302,15 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
 def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
     compressor: Compressor, most: int
 ) -> None:
-    counted = exchanged(compressor)
+    from dgc_repro.kernel.gpu import chosen
+
+    with patch.object(chosen, "WIDTHS", chosen.LARGE):  # those of a new Triton, whatever is here
+        counted = exchanged(compressor)
+        few = exchanged(compressor, SHAPES[:3])
     assert counted.triton <= most
     # `zeros`: buffers of bytes, in the step that makes them.
     assert sum(name != "zeros" for name in counted.operations) <= 12, counted.operations
-    assert exchanged(compressor, SHAPES[:3]).triton <= counted.triton
-    from dgc_repro.kernel.gpu import chosen
-
+    assert few.triton <= counted.triton
     with patch.object(
         chosen, "WIDTHS", chosen.SMALL
     ):  # a pass more, a launch to count and one to pick

@@ -6,8 +6,13 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
 import re
 import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,3 +62,34 @@ def test_without_a_working_compiler_one_line_says_so(
     assert record.getMessage().startswith(
         "kernels run as tensor operations, slower but with equal values: "
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="long double is x87's on x86-64 only")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
+def test_on_a_processor_without_avx_the_kernels_leave_long_doubles_alone(tmp_path: Path) -> None:
+    """GCC may copy eight bytes through an MMX register, which is one of x87's."""
+    compiler = tmp_path / "gcc-without-avx"
+    compiler.write_text('#!/bin/sh\nexec gcc "$@" -march=x86-64-v2\n', encoding="utf-8")
+    compiler.chmod(0o700)
+    program = """
+        import numpy as np, torch
+        from dgc_repro.kernel import native
+        assert native.library() is not None
+        x = torch.randn(4099)
+        codes, scales = torch.empty(4099, dtype=torch.uint8), torch.empty(3)
+        quantize = native.Function("dgc_quantize_bytes")
+        for size in range(1, 4099, 7):
+            quantize(x.data_ptr(), size, 2048, scales.data_ptr(), codes.data_ptr())
+        assert np.longdouble(1) / 3 * 3 == 1
+    """
+    environment = os.environ | {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

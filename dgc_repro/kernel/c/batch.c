@@ -32,7 +32,7 @@ static double energy_of(const float *x, int64_t n, int threads) {
 
 /* a + weight b. torch.add rounds once where the processor multiplies and adds in one step. */
 static inline float sum_of(float a, float b, float weight) {
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
     return fmaf(weight, b, a);
 #else
     return a + weight * b;
