@@ -93,10 +93,14 @@ def test_runs_of_papers_equal_those_of_hydra(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("artifact", "scale"), PAGES, ids=map("-".join, PAGES))
 def test_all_published_runs_equal_those_of_hydra(lines: Lines, artifact: str, scale: str) -> None:
-    asked = lines(artifact, scale)
+    """One seed of each: Hydra needs a fifth of a second for a run."""
+    asked = {
+        tuple(word for word in overrides if not word.startswith("seed=")): overrides
+        for overrides in lines(artifact, scale)
+    }
     with composing():
         compose = Composer()
-        for overrides in asked:
+        for overrides in asked.values():
             assert_equals_hydra(compose, overrides)
 
 
