@@ -431,9 +431,9 @@ def figure_against(judged: Sequence[tuple[Task, Against]]) -> Figure:
         shown = one.judged.shown
         said.append(f"{of}against {one.reference}, {_n([each.n for each in shown.values()])}")
         drawn = {line for line, point in one.points.items() if tradeoff.is_drawn(point)}
-        if lost := [line for line in task.runs_of if line not in drawn]:
-            said.append(f"{of}not drawn, no cost or no bytes: {', '.join(lost)}")
-        said.append(f"{of}grey: a cost within ±{one.margin}")
+        if lost := len(task.lines) - len(drawn):
+            said.append(f"{of}{lost} not drawn (no cost or no bytes)")
+        said.append(f"{of}grey: ±{one.margin}")
         keys = {line: f"{_compressors(runs)[0]}_{line}" for line, runs in task.runs_of.items()}
         clouds.append(
             tradeoff.Cloud(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper import findings, pool
 from dgc_repro.paper.benchmark import methods, paired
 from dgc_repro.paper.benchmark.classes import Shown
@@ -74,6 +76,18 @@ def test_links_lead_from_every_folder_to_the_same_page() -> None:
 
 def test_results_that_are_not_the_repositorys_have_no_findings(tmp_path: Path) -> None:
     assert findings.filled(tmp_path) == {}
+
+
+def test_results_without_a_page_of_the_findings_are_refused_in_one_line(tmp_path: Path) -> None:
+    """The overview had ended in a traceback, after the page of a queue was written."""
+    root = tmp_path / "results"
+    for place in (findings.BENCHMARK, Path("dynamic/small")):
+        shutil.copytree(RESULTS / place, root / place)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(REPOSITORY / findings.NETWORKS, tmp_path / findings.NETWORKS)
+    with pytest.raises(UserError, match=r"results: lacks a page .*dynamic/medium") as error:
+        findings.refresh(root)
+    assert "\n" not in str(error.value)
 
 
 # What an interval says

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, pool
 from dgc_repro.paper.benchmark import methods, paired, speed
 from dgc_repro.paper.benchmark.classes import Judged, Shown, in_words
@@ -46,7 +47,8 @@ NO_RUNS = "no runs"
 
 def filled(root: Path) -> dict[str, str]:
     """Return the blocks by name, filled in from the pools below ``root``, with links as a page of docs/ has
-    them. None where ``root`` lacks the benchmark or has no docs/ beside it: it is not the repository's."""
+    them. None where ``root`` lacks the benchmark or has no docs/ beside it: it is not the repository's.
+    Raises UserError where another page is missing whose numbers the blocks have."""
     networks = root.resolve().parent / NETWORKS
     if not ((root / BENCHMARK / pool.RUNS_FILE).is_file() and networks.is_file()):
         return {}
@@ -61,7 +63,13 @@ def filled(root: Path) -> dict[str, str]:
         "differ": sum(differing(root).values()),
         "links": _links(networks),
     }
-    return {name: text.format_map(known) for name, text in BLOCK.findall(template)}
+    try:
+        return {name: text.format_map(known) for name, text in BLOCK.findall(template)}
+    except (LookupError, FileNotFoundError) as error:
+        raise UserError(
+            f"{root}: lacks a page or a number that findings.md names ({error}); restore it, or correct "
+            "findings.md. README.md and the findings are as they were"
+        ) from error
 
 
 def refresh(root: Path) -> dict[str, str]:
