@@ -65,7 +65,7 @@ LEAST_WIDTH, WIDTH_OF_A_FILE = 80, 100
 CLASSES = (
     "The cost is how much worse a setting is than the reference with the same seed. A class is the first "
     "of these that is shown: "
-    f"{'; '.join(f'{word}: {what}' for word, what in MEANINGS.items())}. A class has Holm's correction over "
+    f"{', '.join(f'{word} ({what})' for word, what in MEANINGS.items())}. A class has Holm's correction over "
     "the settings of the table; the class alone has none. More seeds: so many, of the setting and of the "
     "reference, would decide the class if the mean and the spread stay as they are."
 )
@@ -174,10 +174,22 @@ def main(arguments: Sequence[str]) -> None:
     show_judged(judged, screen)
     if len(kept) < len(runs):
         print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
+    try:
+        _write(tasks, judged, given.x, place)
+    except OSError as error:
+        raise UserError(
+            f"--out: a folder that can be written to, got {place} ({error.strerror or error}); give another"
+        ) from error
+
+
+def _write(
+    tasks: Sequence[Task], judged: Sequence[tuple[Task, Against]], x: str, place: Path
+) -> None:
+    """Write the table and the figures into a folder, and print where they are."""
     place.mkdir(parents=True, exist_ok=True)
     table = pd.concat([task.table for task in tasks]).to_csv(index=False)
     replace(place / "compare.csv", table.encode())
-    plot.save(figure(tasks, given.x), place, "compare")
+    plot.save(figure(tasks, x), place, "compare")
     print(f"table: {place / 'compare.csv'}\nfigure: {place / 'compare.png'}")
     if judged:
         plot.save(figure_against(judged), place, "against")

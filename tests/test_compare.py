@@ -558,6 +558,17 @@ def test_a_mistake_in_the_comparison_is_one_line_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_folder_that_cannot_be_written_to_is_named_after_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command had ended in a traceback, such as in a folder of runs that is read-only."""
+    write(tmp_path, a_run())
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^--out: a folder that can be written to, got .*file"):
+        compare.main([str(tmp_path), "--out", str(tmp_path / "file")])
+    assert "Dense" in capsys.readouterr().out
+
+
 def test_a_record_without_the_numbers_is_named_in_one_line() -> None:
     whole = a_run("TopK")
     broken = replace(whole, epochs=whole.epochs.drop(columns="train/skipped_steps"))

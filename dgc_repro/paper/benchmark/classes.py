@@ -28,8 +28,8 @@ MEANINGS: Mapping[Word, str] = {
     "equivalent": "the size of the cost is below the margin",
     "better": "the cost is below 0",
     "worse": "the cost is above 0, or training diverged in a seed, whatever the number of seeds",
-    UNDECIDED: f"none of these is shown, or there are fewer than {MIN_SEEDS} seeds. This is no sign of a "
-    "small cost",
+    UNDECIDED: f"none of these is shown, or there are fewer than {MIN_SEEDS} seeds, which is no sign of "
+    "a small cost",
 }
 """What the seeds show of a setting of each class. The first three are `SHOWN`."""
 WORDS = tuple(MEANINGS)
