@@ -40,9 +40,9 @@ from dgc_repro.files import replace
 from dgc_repro.paper import facts, panels, plot, setting_names
 from dgc_repro.paper.against import Against, against, unlike, workload_of
 from dgc_repro.paper.benchmark import tradeoff
+from dgc_repro.paper.benchmark.classes import MEANINGS
 from dgc_repro.paper.frame import amount, count, number
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import MIN_SEEDS
 from dgc_repro.progress import console_of
 from dgc_repro.results import finished_runs
 
@@ -63,10 +63,11 @@ DENSE = "Dense"
 LEAST_WIDTH, WIDTH_OF_A_FILE = 80, 100
 """Characters of a line on a terminal, and where there is none."""
 CLASSES = (
-    "The cost is how much worse a setting is than the reference with the same seed. The class needs "
-    f"{MIN_SEEDS} seeds: equivalent (the cost is within the margin), better, worse or undecided, with Holm's "
-    "correction over the settings of the table. The class alone is the class without this correction. More "
-    "seeds: so many would decide the class if the mean and the spread stay as they are."
+    "The cost is how much worse a setting is than the reference with the same seed. A class is the first "
+    "of these that is shown: "
+    f"{', '.join(f'{word} ({what})' for word, what in MEANINGS.items())}. A class has Holm's correction over "
+    "the settings of the table; the class alone has none. More seeds: so many, of the setting and of the "
+    "reference, would decide the class if the mean and the spread stay as they are."
 )
 MARKERS = (*plot.MARKERS, "<", ">", "p", "*", "h", "d", "8")
 LEAST_SPAN = 2.0
@@ -173,10 +174,22 @@ def main(arguments: Sequence[str]) -> None:
     show_judged(judged, screen)
     if len(kept) < len(runs):
         print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
+    try:
+        _write(tasks, judged, given.x, place)
+    except OSError as error:
+        raise UserError(
+            f"--out: a folder that can be written to, got {place} ({error.strerror or error}); give another"
+        ) from error
+
+
+def _write(
+    tasks: Sequence[Task], judged: Sequence[tuple[Task, Against]], x: str, place: Path
+) -> None:
+    """Write the table and the figures into a folder, and print where they are."""
     place.mkdir(parents=True, exist_ok=True)
     table = pd.concat([task.table for task in tasks]).to_csv(index=False)
     replace(place / "compare.csv", table.encode())
-    plot.save(figure(tasks, given.x), place, "compare")
+    plot.save(figure(tasks, x), place, "compare")
     print(f"table: {place / 'compare.csv'}\nfigure: {place / 'compare.png'}")
     if judged:
         plot.save(figure_against(judged), place, "against")
@@ -429,9 +442,10 @@ def figure_against(judged: Sequence[tuple[Task, Against]]) -> Figure:
         of = f"{task.name}: " * (len(judged) > 1)
         shown = one.judged.shown
         said.append(f"{of}against {one.reference}, {_n([each.n for each in shown.values()])}")
-        if lost := [line for line, each in shown.items() if math.isinf(each.mean)]:
-            said.append(f"{of}diverged in a seed: {', '.join(lost)}")
-        said.append(f"{of}grey: a cost within ±{one.margin}")
+        drawn = {line for line, point in one.points.items() if tradeoff.is_drawn(point)}
+        if lost := len(task.lines) - len(drawn):
+            said.append(f"{of}{lost} not drawn (no cost or no bytes)")
+        said.append(f"{of}grey: ±{one.margin}")
         keys = {line: f"{_compressors(runs)[0]}_{line}" for line, runs in task.runs_of.items()}
         clouds.append(
             tradeoff.Cloud(

@@ -446,23 +446,61 @@ def test_a_seed_that_diverged_is_worse_and_of_the_reference_is_left_out() -> Non
     nan = float("nan")
     runs = [*seeds("Dense", 90.0, 91.0, nan), *seeds("TopK", 90.0, nan, 91.0)]
     ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
-    assert one.notes[0] == "the reference diverged with seed 2, which is left out"
+    assert one.notes[0] == "the reference diverged with seed 2, left out here"
     assert shown(runs)["TopK"].startswith("2 | 1.00x | diverged in 1 of 2 | - | worse")
     figure = compare.figure_against([(compare.compared(runs)[0], one)])
     (heading,) = [
-        text for text in figure.findobj(Text) if "diverged in a seed: TopK" in text.get_text()
+        text
+        for text in figure.findobj(Text)
+        if "1 not drawn (no cost or no bytes)" in text.get_text()
     ]
     assert heading
 
 
+def perplexities(compressor: str, *values: float) -> list[Run]:
+    """Runs of one setting, a seed for each perplexity."""
+    return [
+        a_run(compressor, seed, summary={"test/perplexity": value})
+        for seed, value in enumerate(values)
+    ]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [*seeds("Dense", NAN, NAN), *seeds("TopK", 90.0, 91.0)],
+        [*seeds("Dense", 90.0, payload=0.0), *seeds("TopK", 90.0)],
+        [*seeds("Dense", 90.0), *seeds("TopK", 90.0, payload=0.0)],
+        [*seeds("Dense", 90.0), *seeds("TopK", 90.0, payload=NAN)],
+        [*perplexities("Dense", 1e2, 1e2, 1e2), *perplexities("TopK", 1e308, 1e3, 1e3)],
+        [*perplexities("Dense", 1e308, 1e2, 1e2), *perplexities("TopK", 1e2, 1e2, 1e2)],
+    ],
+    ids=["reference diverged", "reference sends nothing", "sends nothing", "unknown bytes", "huge", "tiny"],
+)  # fmt: skip
+def test_what_has_no_place_in_the_figure_is_counted_in_it(runs: list[Run]) -> None:
+    """Drawing them had ended in a traceback, after the table."""
+    judged = compare.judged_against(compare.compared(runs), "dense")
+    figure = compare.figure_against(judged)
+    figure.draw_without_rendering()
+    said = [text.get_text() for text in figure.findobj(Text)]
+    assert any("not drawn (no cost or no bytes)" in text for text in said)
+    for row in shown(runs).values():
+        assert "never" not in row
+        assert "undecided | 0" not in row
+        assert len(row) < 100
+
+
+def test_a_perplexity_that_is_not_above_0_is_no_perplexity() -> None:
+    for dense, own in ((0.0, 100.0), (100.0, 0.0), (100.0, -1.0)):
+        with pytest.raises(UserError, match=r"^(dense|topk)-s0-.*perplexity: above 0, got"):
+            shown([*perplexities("Dense", dense), *perplexities("TopK", own)])
+
+
 def test_perplexities_are_compared_in_percent() -> None:
-    runs = [
-        run
-        for compressor, values in (("Dense", (100.0, 110.0, 120.0)), ("TopK", (110.0, 121.0, 132.0)))
-        for run in (
-            a_run(compressor, seed, summary={"test/perplexity": value}) for seed, value in enumerate(values)
-        )
-    ]  # fmt: skip
+    runs = [*perplexities("Dense", 100.0, 110.0, 120.0), *perplexities("TopK", 110.0, 121.0, 132.0)]
     ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
     assert one.headings[3] == "cost,\n%"
     assert one.workload.margin == 1
@@ -518,6 +556,17 @@ def test_a_mistake_in_the_comparison_is_one_line_and_writes_nothing(
         compare.main([str(tmp_path), *given.split()])
     assert "\n" not in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_after_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command had ended in a traceback, such as in a folder of runs that is read-only."""
+    write(tmp_path, a_run())
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^--out: a folder that can be written to, got .*file"):
+        compare.main([str(tmp_path), "--out", str(tmp_path / "file")])
+    assert "Dense" in capsys.readouterr().out
 
 
 def test_a_record_without_the_numbers_is_named_in_one_line() -> None:

@@ -11,13 +11,17 @@ import numpy as np
 
 from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import paired, tradeoff
-from dgc_repro.paper.benchmark.classes import MOST_MORE, Judged, Shown
+from dgc_repro.paper.benchmark.classes import (
+    MOST_MORE,
+    UNDECIDED,
+    Judged,
+    Shown,
+    cost_text,
+)
 from dgc_repro.paper.benchmark.workloads import Workload, or_diverged, usual_margin
 from dgc_repro.paper.frame import number
 from dgc_repro.paper.records import Run, one_line, values_of
 from dgc_repro.paper.verdict import MIN_SEEDS
-
-UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Against:
     def _row(self, line: str, shown: Shown) -> tuple[str, ...]:
         less = number([self.less[line]], None, "x") if line in self.less else "-"
         lost = self.costs[line]
-        cost = or_diverged(lost) if np.isinf(shown.mean) else number([shown.mean], 2)
+        cost = or_diverged(lost) if np.isinf(shown.mean) else cost_text(shown.mean)
         words: tuple[str, ...] = (shown.word, shown.alone, "-")
         if line == self.reference:
             words = ("-", "-", "-")
@@ -98,7 +102,9 @@ def against(lines: Mapping[str, Sequence[Run]], reference: str, workload: Worklo
     runs = [_as_row(run, line) for line, own in lines.items() for run in own]
     for run in runs:
         with one_line(Path(run.id), "a record without the numbers that --against compares"):
-            workload.quality(run), paired.payload(run)
+            quality, _ = workload.quality(run), paired.payload(run)
+            if not workload.is_difference and quality <= 0:
+                raise ValueError(f"{workload.metric}: above 0, got {quality:g}")
     own, base = paired.with_reference(runs, reference, workload)
     found = frame.measure(own, paired.quantities(workload, reference, base))
     judged = paired.judged(found, workload)
@@ -138,7 +144,7 @@ def _not_paired(
     base = {run.seed for run in lines[reference]}
     found = []
     if lost := base - paired_seeds:
-        found.append(f"the reference diverged with {_seeds(lost)}, which is left out")
+        found.append(f"the reference diverged with {_seeds(lost)}, left out here")
     missing: defaultdict[str, list[str]] = defaultdict(list)
     for line, runs in lines.items():
         own = {run.seed for run in runs}

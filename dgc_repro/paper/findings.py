@@ -18,7 +18,6 @@ A page is ``<paper>/<scale>/<artifact>``.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -30,9 +29,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, pool
 from dgc_repro.paper.benchmark import methods, paired, speed
-from dgc_repro.paper.benchmark.classes import Judged, Shown
+from dgc_repro.paper.benchmark.classes import Judged, Shown, in_words
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, workloads
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -47,7 +47,8 @@ NO_RUNS = "no runs"
 
 def filled(root: Path) -> dict[str, str]:
     """Return the blocks by name, filled in from the pools below ``root``, with links as a page of docs/ has
-    them. None where ``root`` lacks the benchmark or has no docs/ beside it: it is not the repository's."""
+    them. None where ``root`` lacks the benchmark or has no docs/ beside it: it is not the repository's.
+    Raises UserError where another page is missing whose numbers the blocks have."""
     networks = root.resolve().parent / NETWORKS
     if not ((root / BENCHMARK / pool.RUNS_FILE).is_file() and networks.is_file()):
         return {}
@@ -62,7 +63,13 @@ def filled(root: Path) -> dict[str, str]:
         "differ": sum(differing(root).values()),
         "links": _links(networks),
     }
-    return {name: text.format_map(known) for name, text in BLOCK.findall(template)}
+    try:
+        return {name: text.format_map(known) for name, text in BLOCK.findall(template)}
+    except (LookupError, FileNotFoundError) as error:
+        raise UserError(
+            f"{root}: lacks a page or a number that findings.md names ({error}); restore it, or correct "
+            "findings.md. README.md and the findings are as they were"
+        ) from error
 
 
 def refresh(root: Path) -> dict[str, str]:
@@ -143,7 +150,7 @@ class Setting:
             return "diverged"
         sign = -1 if self.workload.is_difference else 1
         mean = _signed(sign * float(np.mean(self.costs)), 1)
-        if not self.has_interval:
+        if not self.shown.has_interval:
             return f"{mean} (one seed)" if self.shown.n == 1 else mean
         low, high = sorted((sign * self.shown.low, sign * self.shown.high))
         return f"{mean} ({_signed(low, 2)} to {_signed(high, 2)})"
@@ -151,49 +158,14 @@ class Setting:
     @property
     def cell(self) -> str:
         """The change: bold where the whole interval is worse than 0, = where it is inside the margin."""
-        if self.is_worse:
+        if self.shown.is_worse:
             return f"**{self.change}**"
-        return f"{self.change} =" if self.is_inside else self.change
-
-    @property
-    def has_interval(self) -> bool:
-        return self.shown.low < self.shown.high
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the whole interval is worse than 0."""
-        return self.has_interval and self.shown.low > 0
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the whole interval lies inside the margin."""
-        margin = self.workload.margin
-        return self.has_interval and -margin < self.shown.low and self.shown.high < margin
+        return f"{self.change} =" if self.shown.is_within(self.workload.margin) else self.change
 
     @property
     def words(self) -> str:
         """What the interval says, in a sentence."""
-        low, high = self.shown.low, self.shown.high
-        if math.isinf(low):
-            return "Training diverged."
-        if not self.has_interval:
-            return "Too few seeds."
-        if low > 0:
-            return f"Costs {self._about(float(np.mean(self.costs)))}."
-        if high < 0:
-            return "Better than training without compression."
-        most = f"{math.ceil(round(10 * high, 6)) / 10:g} {self.workload.unit}"
-        if high < self.workload.margin:
-            return f"No cost seen, at most {most}."
-        return f"Not decided: no cost, or up to {most}."
-
-    def _about(self, cost: float) -> str:
-        """A cost to the nearest half point, or in percent to two digits."""
-        if not self.workload.is_difference:
-            return f"about {cost:.2g} %"
-        halves = round(2 * cost)
-        words = {0: "less than half a point", 1: "about half a point", 2: "about 1 point"}
-        return words.get(halves, f"about {halves / 2:g} points")
+        return in_words(self.shown, float(np.mean(self.costs)), self.workload)
 
 
 class _Lookup(dict[str, Any]):

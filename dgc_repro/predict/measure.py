@@ -32,7 +32,7 @@ from dgc_repro.launch.study import gradients_of, trained
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark import speed
-from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.classes import UNDECIDED, Shown
 from dgc_repro.paper.records import Run
 from dgc_repro.policy.interface import Plan
 from dgc_repro.predict.recommend import METHOD, YOURS, Row
@@ -42,7 +42,7 @@ from dgc_repro.train.step import train_step
 REPEATS = 5
 EMBEDDED = {"cifar10": "digits", "ptb": "descriptions"}
 """Data sets of the package, where the named ones are not here."""
-UNKNOWN = Shown("undecided", 0, math.nan, math.nan, math.nan)
+UNKNOWN = Shown(UNDECIDED, 0, math.nan, math.nan, math.nan)
 WORDS = ("dataset=ptb", "dataset.train_part=valid", "dataset.validation=null")
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 

@@ -1,9 +1,6 @@
-"""What the seeds of a workload show of each setting's cost against dense training.
-
-equivalent  its size is below the workload's margin
-better      it is below 0
-worse       it is above 0, or a seed diverged
-undecided   the seeds do not tell, or there are fewer than three
+"""What the seeds of a workload show of each setting's cost against a reference: its class (`MEANINGS`), and
+what the interval alone shows (`Shown.is_worse`, `in_words`). All pages and printed tables take rule and words
+from here.
 
 Two questions are tested, with moderated t over the settings of the workload (statistics.py): is the cost
 within the margin, and does it differ from 0? Holm's correction over the settings keeps the chance of one or
@@ -26,9 +23,20 @@ from dgc_repro.paper.statistics import COVERAGE, SHARED_BASELINE, Estimate, Prio
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 Word = Literal["equivalent", "better", "worse", "undecided"]
-WORDS: tuple[Word, ...] = ("equivalent", "better", "worse", "undecided")
+UNDECIDED: Word = "undecided"
+MEANINGS: Mapping[Word, str] = {
+    "equivalent": "the size of the cost is below the margin",
+    "better": "the cost is below 0",
+    "worse": "the cost is above 0, or training diverged in a seed, whatever the number of seeds",
+    UNDECIDED: f"none of these is shown, or there are fewer than {MIN_SEEDS} seeds, which is no sign of "
+    "a small cost",
+}
+"""What the seeds show of a setting of each class. The first three are `SHOWN`."""
+WORDS = tuple(MEANINGS)
+SHOWN = WORDS[:-1]
 MOST_MORE = 99
 """Of the seeds that `Judged.more_seeds` looks at."""
+LARGE = 1e6
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Shown:
     mean: float
     low: float
     high: float
-    alone: Word = "undecided"
+    alone: Word = UNDECIDED
 
     @property
     def bars(self) -> tuple[float, float]:
@@ -57,8 +65,22 @@ class Shown:
     @property
     def interval(self) -> str:
         """The interval in words; '-' for none."""
-        low, high = (f"{round(end, 2) + 0.0:.2f}" for end in (self.low, self.high))
-        return "-" if self.low == self.high else f"{low} to {high}"
+        low, high = (cost_text(end) for end in (self.low, self.high))
+        return f"{low} to {high}" if self.has_interval else "-"
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is an interval."""
+        return self.low < self.high
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.has_interval and self.low > 0
+
+    def is_within(self, margin: float) -> bool:
+        """Whether the whole interval lies within the margin."""
+        return self.has_interval and -margin < self.low and self.high < margin
 
 
 @dataclass(frozen=True)
@@ -84,13 +106,13 @@ class Judged:
         """How many more seeds would decide a row, if its mean and its spread and all other rows stay as they
         are. None: more than `MOST_MORE`, or unknown, because the row has too few seeds for an estimate."""
         rows = list(self.estimates)
-        if row not in rows:
+        if row not in rows or math.isnan(self.estimates[row].mean):
             return None
         place, estimates = rows.index(row), list(self.estimates.values())
 
         def is_decided(seeds: int) -> bool:
             longer = [*estimates[:place], estimates[place].extended(seeds), *estimates[place + 1 :]]
-            return _words(longer, self.workload)[place] != "undecided"
+            return _words(longer, self.workload)[place] != UNDECIDED
 
         found = bisect_left(range(MOST_MORE + 1), True, key=is_decided)
         return found if found <= MOST_MORE else None
@@ -134,9 +156,41 @@ def judge(costs: Mapping[str, Sequence[float]], workload: Workload) -> Judged:
         elif row not in finite:
             shown[row] = Shown("worse", len(own), *3 * (math.inf,), "worse")
         else:  # too few seeds, or the training of dense itself
-            word: Word = "equivalent" if len(own) >= MIN_SEEDS else "undecided"
+            word: Word = "equivalent" if len(own) >= MIN_SEEDS else UNDECIDED
             shown[row] = Shown(word, len(own), *3 * (float(np.mean(own)),), word)
     return Judged(workload, shown, by_row, prior)
+
+
+def in_words(shown: Shown, mean: float, workload: Workload) -> str:
+    """Return what the interval of a setting shows, in a sentence. ``mean``: its cost, as pages print it."""
+    if math.isinf(shown.low):
+        return "Training diverged."
+    if shown.n < MIN_SEEDS:
+        return "Too few seeds."
+    if shown.low == shown.high == 0:
+        return "No cost: every seed ends as without compression."
+    if shown.low > 0:
+        return f"Costs {_about(mean, workload)}."
+    if shown.high < 0:
+        return "Better than training without compression."
+    most = f"{math.ceil(round(10 * shown.high, 6)) / 10:g} {workload.unit}"
+    if shown.high < workload.margin:
+        return f"No cost seen, at most {most}."
+    return f"Not decided: no cost, or up to {most}."
+
+
+def _about(cost: float, workload: Workload) -> str:
+    """A cost to the nearest half point, or in percent to two digits."""
+    if not workload.is_difference:
+        return f"about {cost:.2g} %"
+    halves = round(2 * cost)
+    words = {0: "less than half a point", 1: "about half a point", 2: "about 1 point"}
+    return words.get(halves, f"about {halves / 2:g} points")
+
+
+def cost_text(cost: float) -> str:
+    """A cost with two decimals; a very large one, such as that of a perplexity of 1e20, with three digits."""
+    return f"{round(cost, 2) + 0.0:.2f}" if abs(cost) < LARGE else f"{cost:.3g}"
 
 
 def _words(
@@ -151,7 +205,7 @@ def _words(
     is_small = correct([one.p_inside(low, margin) for one in estimates])
     found: list[Word] = ["better" if one.mean < none else "worse" for one in estimates]
     return [
-        "equivalent" if _is_shown(small) else word if _is_shown(large) else "undecided"
+        "equivalent" if _is_shown(small) else word if _is_shown(large) else UNDECIDED
         for word, large, small in zip(found, differs, is_small, strict=True)
     ]
 

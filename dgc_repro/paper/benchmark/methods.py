@@ -17,7 +17,7 @@ from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import paired, profiles, speed, tradeoff, tuning
-from dgc_repro.paper.benchmark.classes import WORDS, Judged
+from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import COST, LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
@@ -149,6 +149,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         ],
         said={
             "shows": "\n\n".join(_shows(one) for one in judged.values()),
+            "classes": "\n".join(f"- *{word}*: {what}" for word, what in MEANINGS.items()),
             "intervals": _intervals(judged),
             "workers": speed.WORKERS,
             "among": among,
@@ -245,7 +246,7 @@ def judged_of(found: pd.DataFrame, name: str) -> Judged:
     return paired.judged(found[found["row"].str.startswith(f"{name}.")], workloads()[name])
 
 
-def _settings(judged: Judged, word: str) -> list[str]:
+def _settings(judged: Judged, word: Word) -> list[str]:
     """The names of the settings of a class, dense training left out."""
     named = {row.partition(".")[2]: shown.word for row, shown in judged.shown.items()}
     return [name_of(name) for name, own in named.items() if own == word and name != DENSE]
@@ -260,9 +261,8 @@ def _shows(judged: Judged) -> str:
     narrow = sum(half <= judged.workload.margin for half in halves)
     unit = judged.workload.unit_in_words
     return (
-        f"{judged.workload.title}, n = {n}: of {sum(counts.values())} settings {counts['equivalent']} are "
-        f"shown to be equivalent to dense training, {counts['better']} better, {counts['worse']} worse; "
-        f"{counts['undecided']} are undecided."
+        f"{judged.workload.title}, n = {n}, {sum(counts.values())} settings: "
+        f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
     ) + (
         f" {narrow} of {len(halves)} intervals have a half-width of at most {judged.workload.margin:g} "
         f"{unit}; the median half-width is {np.median(halves):.2f} {unit}."
@@ -292,7 +292,7 @@ def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
         {
             "workload": one.workload.title,
             "margin": f"{one.workload.margin:g} {one.workload.unit_in_words}",
-            **{word: "; ".join(_settings(one, word)) or "-" for word in WORDS[:3]},
+            **{word: "; ".join(_settings(one, word)) or "-" for word in SHOWN},
         }
         for one in judged.values()
     )

@@ -180,7 +180,7 @@ def clouds(title: str, said: Sequence[str], several: Sequence[Cloud], x: str) ->
     caption."""
     parts = [_panel(one.title, one.points, one.workload, x=x) for one in several]
     names = [
-        {key: one.names[key] for key, point in one.points.items() if _is_drawn(point)}
+        {key: one.names[key] for key, point in one.points.items() if is_drawn(point)}
         for one in several
     ]
     drawing = plot.figure(title, said, parts, columns=1, legend=0, size=OWN_SIZE)
@@ -218,16 +218,18 @@ def _with_list(draw: Callable[[Axes], None], listed: Mapping[str, str], axes: Ax
 
 def _named(points: Mapping[str, Point]) -> list[str]:
     """The front and training without compression."""
-    drawn = {key: point for key, point in points.items() if _is_drawn(point)}
+    drawn = {key: point for key, point in points.items() if is_drawn(point)}
     return list(dict.fromkeys([*front(drawn), *([DENSE] if DENSE in drawn else [])]))
 
 
-def _is_drawn(point: Point) -> bool:
-    return bool(np.isfinite(point.cost.mean) and np.isfinite(point.fewer) and point.fewer > 0)
+def is_drawn(point: Point) -> bool:
+    """Whether a point has a place in a figure: a cost with its interval, and bytes."""
+    ends = (point.cost.mean, point.cost.low, point.cost.high, point.fewer)
+    return bool(np.isfinite(ends).all() and point.fewer > 0)
 
 
 def _note(workload: Workload, points: Mapping[str, Point]) -> str:
-    lost = ", ".join(name_of(key) for key, point in points.items() if not _is_drawn(point))
+    lost = ", ".join(name_of(key) for key, point in points.items() if not is_drawn(point))
     return (
         f"The grey band has costs of at most ±{workload.margin:g} {workload.unit_in_words}. The axis of the "
         f"cost is linear to ±{2 * workload.margin:g} and logarithmic beyond. Settings of equal bytes are "
@@ -240,7 +242,7 @@ def _aside(points: Mapping[str, Point]) -> dict[str, Point]:
     drawn: dict[str, Point] = {}
     last = 0.0
     for key, point in sorted(points.items(), key=lambda item: item[1].fewer):
-        if _is_drawn(point):
+        if is_drawn(point):
             last = max(point.fewer, STEP_ASIDE * last)
             drawn[key] = point._replace(fewer=last)
     return drawn
@@ -255,6 +257,8 @@ def _panel(
     drawn, margin = _aside(points), workload.margin
 
     def draw(axes: Axes) -> None:
+        if not drawn:
+            return
         axes.axhspan(-margin, margin, color="#EDEDED", zorder=0)
         if named is not None and drawn:
             axes.plot(*zip(*_steps(points), strict=True), color="#999999", linewidth=1, zorder=1)
@@ -283,7 +287,8 @@ def _panel(
         )
 
     label = f"cost, {workload.unit_in_words} (lower is better)"
-    return panels.panel(title, draw, x=x, y=label, log="x", unit="x")
+    log = "x" if drawn else ""  # nothing has no logarithm
+    return panels.panel(title, draw, x=x, y=label, log=log, unit="x", otherwise="no costs")
 
 
 def _ends(costs: Iterable[Shown], margin: float) -> tuple[float, float]:

@@ -137,6 +137,7 @@ def _figure(shown: Shown) -> list[panels.Panel]:
         "figure 3: training loss": ("train/loss", "change of cross-entropy (nats)"),
     }
     adapts = [run for run in shown.runs if "dynamic" in run.row]
+    bits = _bits(adapts)
     rungs = panels.curves(adapts, "policy/rung", shown.looks, x="epoch")
     line = panels.rule("y", 0, label=LOOKS[NONE].label, linewidth=1.2)
     return [
@@ -148,8 +149,8 @@ def _figure(shown: Shown) -> list[panels.Panel]:
             for title, (metric, label) in drawn.items()
         ),
         panels.panel(
-            "bits in use", rungs, x="epoch", y="bits of a value", ylim=(-0.2, None),
-            yticks=_bits(adapts),
+            "bits in use", rungs, x="epoch", y="bits of a value", yticks=bits,
+            ylim=(max(bits) + 0.2, min(bits) - 0.2) if bits else None,
         ),
     ]  # fmt: skip
 
