@@ -38,7 +38,8 @@ FAMILY = "family"
 """Key of an experiment in a paper's file, for which ``scale=small`` means ``scale=<family>/small``."""
 PROVIDER = "dgc_repro"
 """Hydra's name for where the members in papers' files come from."""
-RESOLVED = re.compile(rb"^ *(?:-|.*\bdefaults:).*\$\{\w[\w.]*:", re.MULTILINE)
+RESOLVED = re.compile(r"\$\{[^}]*:")
+"""An interpolation with a resolver, such as ``${oc.env:NAME}``."""
 _ADDED: list[Path] = []
 _STORED: list[dict[str, Any]] = []
 
@@ -140,17 +141,40 @@ def conf_dirs() -> list[Path]:
 
 def sources() -> list[bytes] | None:
     """Return the content of all that Hydra composes the configs of runs from: the config files, and the
-    members in papers' files. None where there is more: a member that a plugin has stored, or a list of
-    defaults with a resolver, such as ``${oc.env:NAME}``."""
+    members in papers' files. None where there is more: a member that a plugin has stored, a list of
+    defaults with a resolver, or a folder that is a link, which may lead anywhere."""
     found = [json.dumps(_STORED, default=str).encode()]
     for root in conf_dirs():
-        for file in sorted(root.rglob("*.yaml")):
-            if file.is_file():  # no link to nowhere, which an editor's lock is
-                found += [str(file.relative_to(root)).encode(), file.read_bytes()]
+        for path in sorted(root.rglob("*")):
+            if path.is_symlink() and path.is_dir():
+                return None
+            if path.suffix == ".yaml" and path.is_file():  # an editor's lock is a link to nowhere
+                found += [str(path.relative_to(root)).encode(), path.read_bytes()]
     is_more = any(_stored_by_others(ConfigStore.instance().repo)) or any(
-        map(RESOLVED.search, found)
+        map(_chooses_by_resolver, found)
     )
     return None if is_more else found
+
+
+def _chooses_by_resolver(content: bytes) -> bool:
+    """Whether a config file may have a list of defaults with a resolver."""
+    text = content.decode("utf-8", "replace")
+    if "defaults" not in text or not RESOLVED.search(text):
+        return False
+    try:
+        parsed = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return any(RESOLVED.search(json.dumps(node, default=str)) for node in _defaults_in(parsed))
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return True
+
+
+def _defaults_in(node: Any) -> Iterator[Any]:
+    """Every list of defaults in a config, and in the members of a paper's file."""
+    for one in node.values() if isinstance(node, Mapping) else node:
+        if isinstance(one, Mapping | list):
+            yield from _defaults_in(one)
+    if isinstance(node, Mapping) and "defaults" in node:
+        yield node["defaults"]
 
 
 def _stored_by_others(store: Mapping[str, Any]) -> Iterator[bool]:

@@ -271,8 +271,8 @@ def recommend(arguments: Sequence[str]) -> None:
         ]
         rows = timed(gathered[: MEASURED + 1], settings, overrides, workers[-1], asked.network)
     console = console_of_width()
-    shown = rows if asked.method or measured or asked.max_cost is not None else front(rows)
     lead = best(rows, asked)
+    shown = rows if asked.method or measured or asked.max_cost is not None else front(rows, lead)
 
     def say(lines: Iterable[str]) -> None:
         for line in lines:
@@ -350,12 +350,15 @@ def chosen(rows: Sequence[Row], asked: Question) -> list[Row]:
     return [dense, *sorted(others, key=lambda row: (row.high, _mean(row)))]
 
 
-def front(rows: Sequence[Row]) -> list[Row]:
-    """Dense training, and each setting that is faster than all settings that cost less."""
+def front(rows: Sequence[Row], lead: Row | None) -> list[Row]:
+    """Dense training, the answer, and each setting that is faster than all settings that cost less."""
     dense, *others = rows
-    found = [dense]
+    found, fastest = [dense], dense.step
     for row in others:
-        if math.isfinite(row.high) and row.step * FASTER < found[-1].step:
+        is_faster = math.isfinite(row.high) and row.step * FASTER < fastest
+        if is_faster:
+            fastest = row.step
+        if is_faster or row is lead:
             found.append(row)
     return found
 
@@ -381,7 +384,8 @@ def head(
     asked: Question, settings: Mapping[str, Any], benchmark: Benchmark, measured: bool
 ) -> Iterable[str]:
     """What is asked, with the defaults that were taken, and on what evidence the answer rests."""
-    model, (number, unit) = asked.model, (settings["workers"][-1], f"workers with {asked.device}")
+    model, number = asked.model, settings["workers"][-1]
+    unit = f"worker{'s' * (number > 1)} with {asked.device}"
     compute = f"A step computes for {_short(1e3 * asked.compute)} ms, modelled (yours: compute_ms=)"
     if settings["compute_ms"]:
         compute = f"A step computes for {_short(1e3 * asked.compute)} ms, as given"
@@ -457,8 +461,14 @@ def answer(
     """The setting to use, with the overrides and the line of Python that give it."""
     dense = rows[0]
     unit = benchmark.workload.unit_in_words
+    if lead is None and len(rows) == 1:
+        yield from _filled(
+            f"Train uncompressed: the mean cost of every setting is above {asked.max_cost:g} {unit}."
+        )
+        yield ""
+        return
     if lead is None:
-        fastest = min((row.step for row in rows[1:]), default=math.inf)
+        fastest = min(row.step for row in rows[1:])
         yield from _filled(
             "Train uncompressed: no setting with a known cost is faster on this network. The fastest is "
             f"{dense.step / fastest:.2f} times as fast, and a difference below {FASTER - 1:.0%} is within "
@@ -509,7 +519,9 @@ def table(rows: Sequence[Row], workers: int, benchmark: Benchmark) -> Table:
             [row.run.method, *costs, *map(_short, numbers), f"{dense.step / row.step:.1f}"]
         )
     return grid(
-        f"{workers} workers, by cost in {benchmark.workload.unit_in_words}", headings, cells
+        f"{workers} worker{'s' * (workers > 1)}, by cost in {benchmark.workload.unit_in_words}",
+        headings,
+        cells,
     )
 
 

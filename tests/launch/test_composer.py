@@ -284,19 +284,38 @@ def test_a_config_file_that_has_changed_is_read_again(
     assert density() == 0.1
 
 
+def test_a_folder_of_configs_that_is_a_link_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "compressor").symlink_to(shared)
+    monkeypatch.setattr(paths, "_ADDED", [tmp_path / "conf"])
+    for density in (0.5, 0.25):
+        target = "_target_: dgc_repro.compressor.topk.TopK\ndensity: "
+        (shared / "mine.yaml").write_text(f"{target}{density}")
+        with composing(), closing(Composer()) as compose:
+            assert compose(["compressor=mine"])["compressor"]["density"] == density
+
+
 def test_nothing_is_kept_of_what_is_in_no_file(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin's members, and groups that the environment names."""
     monkeypatch.setattr(paths, "_ADDED", [tmp_path / "conf"])
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    (file := tmp_path / "conf" / "experiment" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - override /model: ${oc.env:MY_MODEL}\n"
-    )
-    for model in ("cnn", "lstm"):
-        monkeypatch.setenv("MY_MODEL", model)
-        with composing(), closing(Composer()) as compose:
-            assert compose(["experiment=mine"])["model"]["_target_"].endswith(f".{model.upper()}")
+    file = tmp_path / "conf" / "experiment" / "mine.yaml"
+    for defaults in (
+        "defaults:\n  - override /model: ${oc.env:MY_MODEL}\n",
+        'defaults:\n  [\n    {override /model: "${oc.env:MY_MODEL}"}\n  ]\n',
+        '"defaults":\n  - override /model:\n      ${oc.env:MY_MODEL}\n',
+    ):
+        file.write_text(f"# @package _global_\n{defaults}")
+        for model in ("cnn", "lstm"):
+            monkeypatch.setenv("MY_MODEL", model)
+            with composing(), closing(Composer()) as compose:
+                found = compose(["experiment=mine"])["model"]["_target_"]
+                assert found.endswith(f".{model.upper()}")
     file.unlink()
     store = ConfigStore.instance()
     own = dict(store.repo.get("compressor", {}))

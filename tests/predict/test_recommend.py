@@ -114,7 +114,7 @@ def test_settings_are_listed_by_cost_and_the_lead_is_the_smallest_cost_that_is_s
     assert lead.at_most == min(row.at_most for row in faster)
     assert lead.run.row in benchmark.judged.at_most(lead.at_most)
     assert not {row.run.row for row in faster} & benchmark.judged.at_most(lead.at_most - 0.1)
-    shown = front(rows)
+    shown = front(rows, lead)
     assert lead in shown
     assert [row.step for row in shown] == sorted((row.step for row in shown), reverse=True)
 
@@ -124,6 +124,25 @@ def test_the_answer_names_a_setting_in_words(capsys: pytest.CaptureFixture[str])
     assert (
         "\nUse 4 bits, averaged in shards (uniform_4_sharded): at most " in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("model", known.MODELS)
+def test_the_table_has_the_answer(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recommend(["network=ethernet_1gbit", f"model={model}"])
+    said = capsys.readouterr().out
+    words = " ".join(said.partition("Use ")[2].split(":")[0].split())
+    name = re.sub(r".*\((\w+)\)$", r"\1", words)
+    assert re.search(rf"^ {name} ", said, re.MULTILINE)
+
+
+def test_one_worker_and_no_allowed_setting_are_said_in_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recommend(["network=ethernet_1gbit", "workers=1", "max_cost=0"])
+    said = capsys.readouterr().out
+    assert "Train uncompressed: the mean cost of every setting is above 0 points" in said
+    assert "1 worker with v100" in said
+    assert "\n1 worker, by cost" in said
 
 
 def test_max_cost_asks_for_the_fastest_setting_that_is_shown_to_cost_no_more(
