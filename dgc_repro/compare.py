@@ -268,7 +268,7 @@ def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Tas
             "folder": [run.id for run in runs],
         }
     )
-    said = facts.distinct(map(facts.model_text, runs)), facts.distinct(map(facts.world_text, runs))
+    said = facts.distinct(map(facts.model_text, runs)), facts.worlds(runs)
     notes = [f"unless named: {usual}"] if usual and by is None else []
     notes += [
         f"{line} pools {several} settings: its mean and ± are over settings as well as seeds"

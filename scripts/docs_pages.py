@@ -95,8 +95,10 @@ def main() -> None:
     write_file(REPOSITORY / "README.md", answer_first(readme, "[navigation, toc]"))
     write_results(index.entries(RESULTS))
     for name, (title, modules) in API.items():
-        names = stable_names() if name == "dgc_repro" else ""
-        write(f"api/{name}.md", f"# {title}\n\n{names}" + "\n\n".join(map(api_of, modules)))
+        is_stable = name == "dgc_repro"
+        parts = [api_of(module, public_of(module) if is_stable else ()) for module in modules]
+        names = stable_names() if is_stable else ""
+        write(f"api/{name}.md", f"# {title}\n\n{names}" + "\n\n".join(parts))
     methods = list(every_method())
     laws, speeds = law_results(), speed_lines()
     rows = []
@@ -147,9 +149,8 @@ def name_of(paper: str) -> str:
 
 def title_of(entry: Entry) -> str:
     """A page's title and scale, without the name of its paper. The artifact's name replaces a long title."""
-    title = entry.record["title"]
+    title = entry.record["title"].removeprefix(name_of(entry.paper)).lstrip(",: ")
     title = entry.artifact if len(title) > TITLE_LENGTH else title
-    title = title.removeprefix(name_of(entry.paper)).lstrip(",: ")
     return plain(f"{title[:1].upper()}{title[1:]}, {entry.scale}")
 
 
@@ -188,19 +189,34 @@ def claims_page(entries: Sequence[Entry]) -> str:
     return results_page("\n\n".join(parts) + "\n", "[All results](README.md)")
 
 
-def api_of(module: str) -> str:
-    """What mkdocstrings reads as a module."""
-    return f"::: {module}\n    options:\n      show_root_full_path: true"
+def api_of(module: str, members: Sequence[str] = ()) -> str:
+    """What mkdocstrings reads as a module: its ``members``, or all that have public names."""
+    chosen = f"\n      members: [{', '.join(members)}]" if members else ""
+    return f"::: {module}\n    options:\n      show_root_full_path: true{chosen}"
+
+
+def public_of(module: str) -> list[str]:
+    """The names of a module that can be imported from `dgc_repro`."""
+    return [name for name, of in public_names().items() if f"dgc_repro.{of}" == module]
+
+
+def public_names() -> dict[str, str]:
+    """`dgc_repro._PUBLIC`: modules by name, without importing anything."""
+    tree = ast.parse((REPOSITORY / "dgc_repro" / "__init__.py").read_text(encoding="utf-8"))
+    (found,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_PUBLIC"
+    )
+    names: dict[str, str] = ast.literal_eval(found)
+    return names
 
 
 def stable_names() -> str:
-    """The table of `dgc_repro._PUBLIC` by package, without importing anything."""
-    tree = ast.parse((REPOSITORY / "dgc_repro" / "__init__.py").read_text(encoding="utf-8"))
+    """The table of `dgc_repro._PUBLIC` by package."""
     found: dict[str, list[str]] = defaultdict(list)
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_PUBLIC":
-            for name, module in ast.literal_eval(node.value).items():
-                found[module.split(".")[0]].append(f"`{name}`")
+    for name, module in public_names().items():
+        found[module.split(".")[0]].append(f"`{name}`")
     rows = [f"| {package} | {', '.join(names)} |" for package, names in found.items()]
     table = "\n".join(["| package | names |", "|---|---|", *rows])
     return (

@@ -79,9 +79,13 @@ def _layers(name: str, model: Mapping[str, Any]) -> int:
 
 
 def worlds(runs: Sequence[Run]) -> str:
-    """The worlds of the runs that have a model, the smallest first."""
+    """The worlds of the runs that have a model, by kind, the smallest first."""
     trained = [run for run in runs if run.setting("model")]
-    return distinct(map(world_text, sorted(trained, key=_number_of_workers)))
+    counts: dict[str, dict[str, None]] = {}
+    for run in sorted(trained, key=_number_of_workers):
+        kind, count = str(run.setting("launch.kind")), str(run.setting("launch.workers"))
+        counts.setdefault(kind, {})[count] = None
+    return distinct(_world(list(own), kind) for kind, own in counts.items())
 
 
 def _number_of_workers(run: Run) -> int:
@@ -90,8 +94,13 @@ def _number_of_workers(run: Run) -> int:
 
 def world_text(run: Run) -> str:
     """How many workers of which kind."""
-    count = run.setting("launch.workers")
-    return f"{count} {run.setting('launch.kind')} worker{'s' if count != 1 else ''}"
+    return _world([str(run.setting("launch.workers"))], run.setting("launch.kind"))
+
+
+def _world(counts: Sequence[str], kind: str) -> str:
+    *others, last = counts
+    said = f"{', '.join(others)} or {last}" if others else last
+    return f"{said} {kind} worker{'' if counts == ['1'] else 's'}"
 
 
 def _precision(trained: Sequence[Run]) -> str:

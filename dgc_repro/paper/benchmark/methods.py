@@ -158,7 +158,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "seeds": MIN_SEEDS,
             "notes": "".join(f"- {text}\n" for text in _notes(methods)),
             "wire": WIRE_OF_OWN if differ_in_workers else WIRE_AT,
-            "workloads": "; ".join(titles.values()),
+            "subject": "quality, bytes and time"
+            + (" by the number of workers" if differ_in_workers else ""),
             "twins": "; ".join(_twins(shown)) or "none",
         },
         figures=figures,
