@@ -8,6 +8,7 @@ any laptop: each public name is imported on first use.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from dgc_repro.errors import needing_repro
@@ -140,7 +141,10 @@ _PUBLIC = {
 """Public names, and the module of each."""
 
 if not TYPE_CHECKING:  # a type checker would take every name to exist
-    __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  # its keys are strings
+    # Without the extra `repro` those that need pandas are left out, so that `import *` and `help` work.
+    _HAS_PANDAS = importlib.util.find_spec("pandas") is not None
+    _LISTED = [n for n, of in _PUBLIC.items() if of != "results" or _HAS_PANDAS]
+    __all__ = ["__version__", *_LISTED]  # noqa: PLE0604  # its keys are strings
 
     def __getattr__(name: str) -> object:
         if name in _PUBLIC:
@@ -148,6 +152,5 @@ if not TYPE_CHECKING:  # a type checker would take every name to exist
                 return getattr(importlib.import_module(f"dgc_repro.{_PUBLIC[name]}"), name)
         raise AttributeError(f"module 'dgc_repro' has no attribute {name!r}")
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LISTED})

@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import yaml
-
 from dgc_repro.errors import UserError, writing
 
 MIB = 2**20
@@ -40,7 +38,6 @@ MOST_VALUES = 10**7  # of a table
 MOST_DEPTH = 64  # of lists and mappings in YAML
 MOST_NUMBER = 1000  # letters, in YAML
 MOST_INTEGER = 2**63  # what an int64 holds
-_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def opened(path: Path) -> io.BufferedReader:
@@ -90,9 +87,12 @@ def unpacked(path: Path, most: int) -> bytes:
 def parsed_yaml(text: str) -> Any:
     """Return what a text in YAML says. Raises ValueError for what is no YAML, for long numbers, and for
     aliases: a few lines of these expand to more than any memory holds, or contain themselves."""
+    import yaml  # of the extra `repro`: other files are read without it
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         depth = 0
-        for event in yaml.parse(text, _SafeLoader):
+        for event in yaml.parse(text, loader):
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it has aliases (*name); write the values in full")
             if isinstance(event, yaml.ScalarEvent) and len(event.value) > MOST_NUMBER:
@@ -105,19 +105,20 @@ def parsed_yaml(text: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_DEPTH:
                 raise ValueError(f"it has more than {MOST_DEPTH} levels")
-        return yaml.load(text, _SafeLoader)
+        return yaml.load(text, loader)
     except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(" ".join(str(error).split())) from error
 
 
 def as_yaml(value: Any) -> str:
     """Return a value in YAML that `parsed_yaml` reads. An object that occurs twice is written out twice."""
-    return yaml.dump(value, Dumper=_WithoutAliases, sort_keys=False)
+    import yaml
 
+    class WithoutAliases(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
 
-class _WithoutAliases(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    return yaml.dump(value, Dumper=WithoutAliases, sort_keys=False)
 
 
 def parsed_json(text: str | bytes) -> Any:

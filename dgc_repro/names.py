@@ -1,5 +1,6 @@
 """Where the config files lie, the files of papers, git in this checkout, and keys and values that were
-renamed or are gone. Records written before have the first names."""
+renamed or are gone. Records written before have the first names. Functions that read YAML import its library,
+which only the extra ``repro`` installs: `conf_dir` works without it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from dgc_repro.errors import UserError
 
@@ -82,6 +81,8 @@ def papers_in(conf: Path) -> dict[str, dict[str, Any]]:
 def _sections(path: Path, _changed: int) -> dict[str, Any]:
     """A paper's ``artifact``, the strings in ``runs``, and members of config groups by group. A member of
     ``scale`` has its name and its family."""
+    import yaml
+
     try:
         found = yaml.load(
             path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -99,6 +100,8 @@ def _sections(path: Path, _changed: int) -> dict[str, Any]:
 
 def scale_of(family: str, name: str) -> dict[str, Any] | None:
     """What a scale sets, in ``conf/scale/`` or in a paper's file. None where it is not stated."""
+    import yaml
+
     member, conf = f"{family}/{name}".strip("/"), conf_dir()
     for sections in papers_in(conf).values():
         if member in sections.get("scale", {}):
@@ -110,6 +113,8 @@ def scale_of(family: str, name: str) -> dict[str, Any] | None:
 @functools.cache
 def defaults_of_sections() -> dict[str, Any]:
     """The settings of a run's sections that are no component's, as the files of conf/ have them."""
+    import yaml
+
     files = (conf_dir() / f"{name}.yaml" for name in ("config", "base", "launch/local"))
     config, base, launch = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)
     return {**config, **base, "launch": launch}

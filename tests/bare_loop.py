@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import pydoc
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ INNER = {
     "ErrorFeedback": TopK(),
     "Ladder": (dgc_repro.Dense(), dgc_repro.Uniform(bits=8)),
     "LoCo": dgc_repro.Uniform(bits=4),
+    "Sharded": dgc_repro.Uniform(bits=4),
 }
 """What wrappers get where error feedback is wrong."""
 POLICIES = {"Ladder": dgc_repro.Warmup(field="bits", values=[8])}
@@ -69,6 +71,8 @@ def main() -> None:
     needs = "needs pandas, which is not installed; pip install 'dgc_repro[repro]'"
     of_results = ("load_claims", "load_results", "load_runs")
     assert lines == {name: f"dgc_repro.{name} {needs}" for name in of_results}
+    exec("from dgc_repro import *", {})
+    assert "attach" in pydoc.render_doc(dgc_repro)
     names = [name for name, of in dgc_repro._PUBLIC.items() if of.startswith("compressor.")]
     for name in names:
         model = DistributedDataParallel(net())

@@ -139,6 +139,7 @@ class Attached:
         self._present = {id(parameter): (name, parameter) for name, parameter in named}
         self._hook = hook
         self._ended = math.nan  # when the last step ended
+        self._rung: int | None = None  # of the last step
         self._detached = False
         self._scaler = scaler
         self._rendezvous = rendezvous
@@ -214,6 +215,7 @@ class Attached:
         if steps.times_steps and steps.excludes_compression:
             seconds -= clock.last["compress"]
         steps.end(samples, seconds if happened else None)
+        self._rung = steps.rung
         steps.begin(exchange.step)
         if happened:
             if exchange.absent and len(exchange.absent) == len(exchange.names):
@@ -245,21 +247,19 @@ class Attached:
         """Return numbers for a log, under the names and with the meanings that a run's record has.
 
         ``comm/payload_bytes``, ``comm/wire_bytes``: of this worker's gradients, summed since the start,
-        checkpoints included. ``policy/rung``: of the last step. ``time/compress_ms``,
+        checkpoints included. ``policy/rung``: of the last step since `attach`. ``time/compress_ms``,
         ``time/communicate_ms``, ``time/decompress_ms``: mean milliseconds a step since the last call, without
         the first three steps of the process; left out where that leaves no step.
 
         It is no collective and does not wait for a GPU: there the means leave the last step to the next
         call."""
-        exchange, progress = self._exchange, self._steps.progress
         found: dict[str, float] = {
             "comm/payload_bytes": self.ledger.payload_bytes,
             "comm/wire_bytes": self.ledger.wire_bytes.get(GRADIENT, 0.0),
         }
-        if exchange.step:
-            rung = self._policy.plan(progress.policy, exchange.step - 1).rung
-            found["policy/rung"] = progress.watched.chosen if rung is None else rung
-        times = exchange.link.clock.report(waits=False)
+        if self._rung is not None:
+            found["policy/rung"] = self._rung
+        times = self._exchange.link.clock.report(waits=False)
         return found | {name: times[name] for name in TIMES if name in times}
 
     def end_epoch(self, report: EpochReport) -> None:

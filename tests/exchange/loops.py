@@ -59,6 +59,7 @@ from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import EpochReport, Plan, State
+from dgc_repro.policy.stepwise import Stepwise
 
 EF4 = ErrorFeedback(Uniform(4))
 OVERLAP = (False, True)
@@ -577,6 +578,24 @@ def metrics_by_step(overlap: bool) -> tuple[list[dict[str, float]], dict[str, fl
     ledger = exchange.ledger.metrics()
     exchange.detach()
     return found, ledger, calls
+
+
+def rungs_around_an_epoch(overlap: bool) -> list[float]:
+    """``policy/rung`` after a step, after `end_epoch` has moved the policy, after a step, and detached."""
+    ladder = ErrorFeedback(Ladder((Dense(), Uniform(bits=8), Uniform(bits=4))))
+    policy = Stepwise(field="bits", values=[8, 4], accuracy_thresholds=[60.0])
+    model, exchange = attached(overlap, compressor=ladder, policy=policy)
+    found = []
+    for step in range(2):
+        backward(model, dist.get_rank())
+        exchange.step()
+        found.append(exchange.metrics()["policy/rung"])
+        model.zero_grad()
+        if step == 0:
+            exchange.end_epoch(EpochReport(1, 1.0, 1.0, 61.0))
+            found.append(exchange.metrics()["policy/rung"])
+    exchange.detach()
+    return [*found, exchange.metrics()["policy/rung"]]
 
 
 def decides_now(overlap: bool) -> str:

@@ -957,6 +957,12 @@ def test_metrics_have_the_columns_of_a_record_without_a_collective(
         assert times[3:] == [[f"time/{name}_ms" for name in spans]] * 3
 
 
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_the_rung_of_metrics_is_that_of_the_last_step(two_workers: World, overlap: bool) -> None:
+    """`end_epoch` plans the next step, whose rung is no part of a log before that step."""
+    assert two_workers(loops.rungs_around_an_epoch, overlap) == [[2, 2, 1, 1]] * 2
+
+
 @pytest.mark.parametrize(
     ("overlap", "norm"),
     [(False, "mean"), (True, "mean"), (False, "own")],
