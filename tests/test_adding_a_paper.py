@@ -35,7 +35,12 @@ def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
         "artifact: {theirs/fig9: {sweeps: []}}\n"
     )
     listed = output([*new.split()[:2], "reproduce", "--help", "--config-dir", "conf"], tmp_path)
-    for name in ("dynamic/table1", "mypaper/table1", "theirs/fig9", "\n  artifact "):
+    for name in (
+        "dynamic/table1",
+        "mypaper/table1",
+        "theirs/fig9",
+        "usage: python -m dgc_repro reproduce <artifact>",
+    ):
         assert name in listed
     printed = output(tiny.split(), tmp_path)
     assert "Table 1 of mypaper (example numbers: replace them) (reduced scale: custom)" in printed

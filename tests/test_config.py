@@ -27,6 +27,7 @@ import dgc_repro.optimizer
 import dgc_repro.policy
 import dgc_repro.study
 from dgc_repro.compressor.cast import Cast
+from dgc_repro.compressor.eden import DRIVE
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import DensitySparsifier
@@ -81,8 +82,9 @@ READ_TEXT = {"gravac/table3_lstm", *(f"lecture/batch_size_{m}" for m in ("lstm",
 """Experiments whose data set stands in the lines of their artifacts."""
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 TRAINED = [name for name, node in ARTIFACTS.items() if not {"study", "measure"} & set(node)]
-MADE_BY_THE_BUILDER = {Ladder, Sharded}
-"""Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
+MADE_BY_THE_BUILDER = {Ladder, Sharded, DRIVE}
+"""Components that no YAML names: a policy's field and values make them, or exchange.aggregation; DRIVE is
+`EDEN` with one bit, which conf/compressor/drive.yaml says."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer, MatrixMethod}
 """What several components inherit from."""
 

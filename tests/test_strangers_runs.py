@@ -379,6 +379,7 @@ WITH_OWN_WAYS = {
     **dict.fromkeys(
         (
             *("dataset/descriptions.py", "kernel/native.py", "launch/identity.py", "launch/new_paper.py"),
+            *("launch/completion.py", "launch/composer.py", "launch/help.py", "paper/findings.py"),
             *("launch/paths.py", "launch/rendezvous.py", "names.py", "paper/facts.py", "paper/index.py"),
         ),
         "files of the package, of a checkout or of an installed paper, which is code",
