@@ -58,7 +58,7 @@ class Compress(Callback):
         )
         self._reshard = reshard
         self._saved: dict[str, Any] | None = None
-        self._logged = 0  # the step of the last log
+        self._exchanged = False  # in this batch
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget the state of a checkpoint that an earlier run has loaded: Lightning loads after this."""
@@ -72,7 +72,7 @@ class Compress(Callback):
                 f'{type(trainer.strategy).__name__}; use Trainer(strategy="ddp")'
             )
         self._detach()
-        self.exchange, self._logged = self._attach(trainer.model), 0
+        self.exchange = self._attach(trainer.model)
         if self._saved is not None:
             self.exchange.load_state_dict(self._saved, reshard=self._reshard)
 
@@ -87,17 +87,16 @@ class Compress(Callback):
         assert self.exchange is not None
         if trainer.model.require_backward_grad_sync:
             self.exchange.step(scaler=getattr(trainer.precision_plugin, "scaler", None))
+            self._exchanged = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log, in a step that Lightning logs, and once where gradients accumulate."""
         assert self.exchange is not None
-        step, every = trainer.global_step, trainer.log_every_n_steps
-        if not trainer.loggers or step == self._logged or not every:
-            return
-        if step % every == 0 or trainer.should_stop:
-            self._logged = step
+        exchanged, self._exchanged = self._exchanged, False
+        # Lightning's own callbacks ask this too. `trainer.global_step` counts the steps of all optimizers.
+        if exchanged and trainer.loggers and trainer._logger_connector.should_update_logs:
             # On the CPU, where nothing waits for a GPU, and in float64: float32 would round bytes.
             numbers = {
                 name: torch.tensor(value, dtype=torch.float64)

@@ -584,3 +584,43 @@ def lightning_hook_on_cpus() -> str:
     with as_launched():
         trainer = pl.Trainer(**QUIET, devices=2, strategy=strategy)
         return refusal(lambda: trainer.fit(module))
+
+
+def logged_by_lightning_of_two_optimizers(folder: Path) -> list[list[float]]:
+    """The number of each step that Lightning's CSVLogger wrote, and the steps whose bytes it wrote there. A
+    second optimizer moves in some batches only: ``trainer.global_step`` is then no number of batches."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.loggers import CSVLogger
+
+    from dgc_repro.integrations.lightning import Compress
+
+    module: Any = lightning_module()
+    module.automatic_optimization = False
+    module.configure_optimizers = lambda: [sgd(module), sgd(module)]
+
+    def training_step(batch: list[Tensor], batch_idx: int) -> None:
+        first, second = module.optimizers()
+        first.zero_grad()
+        module.manual_backward(module.net(*batch)["loss"])
+        first.step()
+        if batch_idx % 3 == 0:
+            second.step()
+
+    module.training_step = training_step
+    module.train_dataloader = batches
+    compress = Compress(ErrorFeedback(TopK(density=0.3)))
+    with as_launched():
+        trainer = pl.Trainer(
+            **QUIET | {"logger": CSVLogger(str(folder), name="csv", version=0)},
+            devices=2,
+            strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
+            log_every_n_steps=3,
+            callbacks=[compress],
+        )
+        trainer.fit(module)
+    dist.barrier()  # rank 0 has written
+    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["comm/payload_bytes"]]
+    assert compress.exchange is not None
+    each = compress.exchange.metrics()["comm/payload_bytes"] / (STEPS * MICRO_STEPS)
+    return [[float(row["step"]) + 1, float(row["comm/payload_bytes"]) / each] for row in rows]

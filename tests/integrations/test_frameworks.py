@@ -114,6 +114,15 @@ def test_without_a_logger_a_framework_logs_nothing_and_trains(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_lightning_logs_at_its_interval_whatever_the_number_of_optimizers(
+    two_workers: World, tmp_path: Path
+) -> None:
+    steps = frameworks.STEPS * frameworks.MICRO_STEPS
+    expected = [[step, step] for step in range(3, steps + 1, 3)]
+    logged = two_workers(frameworks.logged_by_lightning_of_two_optimizers, tmp_path)
+    assert logged == [expected] * 2
+
+
 def test_a_module_may_be_fitted_again_without_the_callback(
     two_workers: World, tmp_path: Path
 ) -> None:
