@@ -215,7 +215,8 @@ class Attached:
         if steps.times_steps and steps.excludes_compression:
             seconds -= clock.last["compress"]
         steps.end(samples, seconds if happened else None)
-        self._rung = steps.rung
+        planned = steps.plan.rung
+        self._rung = steps.progress.watched.chosen if planned is None else planned
         steps.begin(exchange.step)
         if happened:
             if exchange.absent and len(exchange.absent) == len(exchange.names):

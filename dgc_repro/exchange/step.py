@@ -187,16 +187,12 @@ class Stepper:
         return self.on_nonfinite == "skip"
 
     @property
-    def rung(self) -> int:
-        """The rung of this step: as it was planned, or as the policy has chosen it by the gradient."""
-        return self.progress.watched.chosen if self.plan.rung is None else self.plan.rung
-
-    @property
     def excludes_compression(self) -> bool:
         """Whether the time of this step, for the policy, is without compression: in a dense step candidates
         were compressed that were not sent (t_o + t_s in GraVAC, algorithm 1). Where compression overlaps
         backward, how much it added is unknown."""
-        return self.rung == 0 and not self.junction.overlaps
+        rung = self.progress.watched.chosen if self.plan.rung is None else self.plan.rung
+        return rung == 0 and not self.junction.overlaps
 
     def gradients(self) -> dict[str, Tensor]:
         """As they are now, by parameter, where there is one. With FSDP: this rank's parts."""
