@@ -13,6 +13,7 @@ from dgc_repro.launch.cli_args import WIDTH, Keys, in_columns, share_of, some_te
 from dgc_repro.launch.paths import artifacts
 from dgc_repro.paper import times
 from dgc_repro.paper.publish import package_of
+from dgc_repro.progress import duration
 from dgc_repro.results import RESULTS
 
 KEYS: Keys = {
@@ -66,12 +67,12 @@ def _table() -> Iterator[str]:
             of_scales = found.get(name, {})
             recorded = of_scales.get(times.QUICK)
             if recorded and recorded.seconds:
-                first = times.words(recorded.seconds)
+                first = duration(recorded.seconds)
             else:
-                first = f"~{times.words(quick[name])}" if name in quick else "-"
+                first = f"~{duration(quick[name])}" if name in quick else "-"
             scale = times.best_scale(of_scales)
             seconds = of_scales[scale].seconds if scale else 0.0
-            last = f"{scale} {times.words(seconds) if seconds else '-'}" if scale else "-"
+            last = f"{scale} {duration(seconds) if seconds else '-'}" if scale else "-"
             lines = textwrap.wrap(
                 _title(name, of_scales), TITLE, max_lines=2, placeholder=" ..."
             ) or [""]

@@ -17,7 +17,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,20 +75,23 @@ def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
 
 def configs(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the configs of a pool's runs by id; none where there is no pool. Raises UserError."""
-    if not (folder / RUNS_FILE).is_file():
-        return {}
-    with damage(folder):
-        lines = _table(folder, RUNS_FILE, checksums(folder), ["id", "config"]).to_pylist()
-        return {line["id"]: checked_config(files.parsed_json(line["config"])) for line in lines}
+    return _by_id(folder, "config", checked_config)
 
 
 def summaries(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the summaries of a pool's runs by id; none where there is no pool. Raises UserError."""
+    return _by_id(folder, "summary", dict)
+
+
+def _by_id(
+    folder: Path, column: str, made: Callable[[Any], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Read one column of JSON of a pool's runs, without the tables of their epochs."""
     if not (folder / RUNS_FILE).is_file():
         return {}
     with damage(folder):
-        lines = _table(folder, RUNS_FILE, checksums(folder), ["id", "summary"]).to_pylist()
-        return {line["id"]: dict(files.parsed_json(line["summary"])) for line in lines}
+        lines = _table(folder, RUNS_FILE, checksums(folder), ["id", column]).to_pylist()
+        return {line["id"]: made(files.parsed_json(line[column])) for line in lines}
 
 
 def checksums(folder: Path) -> dict[str, list[str]]:

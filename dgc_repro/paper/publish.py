@@ -168,9 +168,11 @@ def other_scales(folder: Path, root: Path) -> list[OtherScale]:
         with contextlib.suppress(UserError):
             if place.name != scale and (record := pool.records(place).get(artifact)):
                 claims = {v["claim"] for v in record["verdicts"] if v["verdict"] not in UNTESTED}
-                runs = pool.read(place, record["runs"])
-                seconds = sum(run.summary.get("time/train_seconds", 0.0) for run in runs)
-                found.append(OtherScale(place.name, frozenset(claims), seconds))
+                summaries = pool.summaries(place)
+                if summaries.keys() >= set(record["runs"]):
+                    own = [summaries[run] for run in record["runs"]]
+                    seconds = sum(one.get("time/train_seconds", 0.0) for one in own)
+                    found.append(OtherScale(place.name, frozenset(claims), seconds))
     return sorted(found, key=lambda one: one.seconds)
 
 

@@ -61,14 +61,6 @@ def title_in(page: Path) -> str:
     return "" if "{" in heading else heading
 
 
-def words(seconds: float) -> str:
-    """Say a time in seconds, minutes or hours."""
-    for unit, size in (("s", 1), ("min", 60)):
-        if seconds < 90 * size:
-            return f"{max(1, round(seconds / size))} {unit}"
-    return f"{seconds / 3600:.1f} h"
-
-
 def best_scale(scales: Iterable[str]) -> str:
     """Return the scale to show beside ``quick``: ``small`` where it is there, else the first; empty for
     none."""
