@@ -163,8 +163,8 @@ def main(arguments: Sequence[str]) -> None:
     kept = [run for run in runs if given.paper or not is_of_paper(run)]
     if not kept:
         raise UserError(
-            f"{given.folder}: {len(runs)} finished runs, all of papers; give --paper, or train one of your "
-            "own"
+            f"{given.folder}: all finished runs ({len(runs)}) are of papers; give --paper, or train one of "
+            "your own"
         )
     tasks = compared(kept, given.by)
     judged = [] if given.against is None else judged_against(tasks, given.against, margin)

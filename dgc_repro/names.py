@@ -57,6 +57,13 @@ def results_dir() -> Path:
     return packed if packed.is_dir() else _PACKAGE.parent / "results"
 
 
+def published_in(stated: str) -> Path:
+    """The folder from which published runs are read: the one that ``paths.results`` states, or, where that
+    does not exist, as beside an installed wheel, the package's own."""
+    folder = Path(stated).absolute()
+    return folder if folder.is_dir() else results_dir()
+
+
 def installed_papers() -> dict[str, str]:
     """The package of each paper that an installed package brings; of two with one name, the one that Python
     finds first."""

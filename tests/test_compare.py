@@ -328,7 +328,7 @@ def test_runs_of_papers_are_left_out_unless_asked_for(
 ) -> None:
     paper = a_run("Uniform", experiment__paper="dynamic")
     write(tmp_path, paper)
-    with pytest.raises(UserError, match="1 finished runs, all of papers; give --paper"):
+    with pytest.raises(UserError, match=r"all finished runs \(1\) are of papers; give --paper"):
         compare.main([str(tmp_path)])
     write(tmp_path, a_run("TopK"))
     compare.main([str(tmp_path)])

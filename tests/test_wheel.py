@@ -285,6 +285,9 @@ def test_without_the_extra_the_command_line_is_one_line(bare: Path, tmp_path: Pa
             r"pip install 'dgc_repro\[repro\]'\n",
             done.stderr,
         )
+    done = run(str(bare), "-m", "dgc_repro.paper", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"error: python -m dgc_repro\.paper needs \w+, which .*\n", done.stderr)
 
 
 @slow

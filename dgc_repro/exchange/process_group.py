@@ -98,7 +98,7 @@ def group_of_some(
         dist.all_reduce(number, dist.ReduceOp.MAX, group=group)
     timeout = None if timeout_seconds is None else datetime.timedelta(seconds=timeout_seconds)
     made: Any
-    with _numbered(int(number)):
+    with _named(f"dgc_repro-{int(number)}"):
         if splits():
             (parent,) = within
             made = dist.split_group(parent, [list(range(parent.size()))], timeout)
@@ -110,13 +110,14 @@ def group_of_some(
 
 
 @contextlib.contextmanager
-def _numbered(number: int) -> Iterator[None]:
-    """Have torch name a group after this number. By itself torch takes the number of groups made so far,
-    which ranks outside a group do not raise: the next group of all ranks would then have two names, and one
-    of ranks that have been in different groups as well, and they would wait for each other for ever."""
-    world = dist.distributed_c10d._world
-    before, world.group_count = world.group_count, number
+def _named(name: str) -> Iterator[None]:
+    """Have torch give a group this name. By itself torch takes the number of groups made so far (before torch
+    2.13 the number of groups of this rank), which differs between ranks where a group has left some of them
+    out: the next group would then have two names, and its ranks would wait for each other for ever."""
+    module: Any = dist.distributed_c10d
+    before = module._process_group_name
+    module._process_group_name = lambda ranks, use_hashed_name: name
     try:
         yield
     finally:
-        world.group_count = before
+        module._process_group_name = before

@@ -280,7 +280,8 @@ def add(
         total._on_gpu = True
         return total
     for one, two, three in zip(a.tensors, b, to, strict=True):
-        torch.add(one, two, alpha=weight, out=three)
+        # A payload's values may have another shape than the state.
+        torch.add(one.view(-1), two.view(-1), alpha=weight, out=three.view(-1))
     return total
 
 

@@ -16,7 +16,12 @@ from typing import Any
 
 from dgc_repro import files
 from dgc_repro.errors import UserError
-from dgc_repro.names import SAME_VALUE, defaults_of_sections, with_current_names
+from dgc_repro.names import (
+    SAME_VALUE,
+    defaults_of_sections,
+    published_in,
+    with_current_names,
+)
 
 PACKAGE = __name__.partition(".")[0]
 RESULTS_VERSION = 1
@@ -178,7 +183,7 @@ def run_folder(config: Mapping[str, Any]) -> Path:
 def published_id(config: Mapping[str, Any], stem: str) -> str | None:
     """The published run of a paper's config. ``stem``: of its name."""
     place = (config["experiment"]["paper"], config["scale"]["name"])
-    folder = Path(config["paths"]["results"]).absolute().joinpath(*map(str, place))
+    folder = published_in(config["paths"]["results"]).joinpath(*map(str, place))
     known = _published(folder, folder.stat().st_mtime_ns) if folder.is_dir() else {}
     alike = (run for run in known if run.rpartition("-")[0] == stem)
     return next((run for run in alike if is_same_run(known[run], config)), None)

@@ -26,6 +26,7 @@ from dgc_repro.launch.overrides import in_one_line, sets
 from dgc_repro.launch.ranks import RunFailed, RunHeld, RunStopped
 from dgc_repro.launch.single import check, is_done, say_damaged
 from dgc_repro.launch.study import kind_of
+from dgc_repro.names import published_in
 from dgc_repro.paper.records import Run, read_run
 
 T = TypeVar("T")
@@ -138,7 +139,7 @@ def _seeds_at_hand(config: Mapping[str, Any], takes_published: bool) -> set[int]
 def _published_beside(config: Mapping[str, Any]) -> dict[str, Run]:
     """The published runs of a config's paper and scale, by id."""
     paper, scale = config["experiment"]["paper"], config["scale"]["name"]
-    root = Path(config["paths"]["results"]).absolute()
+    root = published_in(config["paths"]["results"])
     folder = root / paper / scale
     return _pool(root, paper, scale, folder.stat().st_mtime_ns) if folder.is_dir() else {}
 

@@ -53,7 +53,7 @@ from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
 from dgc_repro.launch.typed import nearest
-from dgc_repro.names import papers_in
+from dgc_repro.names import papers_in, published_in
 from dgc_repro.paper import pool
 from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import (
@@ -195,7 +195,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     if asked.is_trained and (more := sorted({run.seed for run in found} - listed - {*stated})):
         print(f'the page has finished seeds {more} too ("scale.seeds={stated}" leaves them out)')
     written = asked.publish(found, target)
-    published = Path(jobs[0].config["paths"]["results"])
+    published = published_in(jobs[0].config["paths"]["results"])
     others = other_scales(written, published)
     show(page_of(written), console_of_width(), written, others)
     if asked.mirror is not None:

@@ -163,7 +163,7 @@ class Benchmark:
         if "methods" not in pages:
             raise UserError(
                 f"results/{POOL} is not here (no {pool.VERDICTS_FILE}); recommend "
-                f"needs a clone of the repository"
+                "needs the published results, which a clone and the wheel have"
             )
         every = pages["methods"]["runs"]
         own = [run for run in every if f"-{name}." in run and TUNES not in run]

@@ -134,7 +134,8 @@ def compiled(way: str, part: str) -> tuple[list[Tensor], list[Tensor], list[int]
             return graph.forward
 
         model, exchange = attached(way, Wide, count if compiles == "layers" else None)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        # foreach: torch 2.11 itself compiles the other form of SGD to other bits.
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
         net = torch.compile(model, backend=count) if compiles == "model" else model
 
         def step(net: Any = net, optimizer: Any = optimizer, exchange: Any = exchange) -> None:

@@ -293,6 +293,18 @@ def test_a_sum_tells_the_energies_that_a_pass_of_its_own_finds() -> None:
 
 
 @both_kernels
+def test_a_sum_takes_a_term_of_another_shape_with_as_many_values() -> None:
+    """A payload's values may have another shape than the state that they are subtracted from."""
+    state = torch.randn(4, 6)
+    for shape in ((24,), (2, 12), (24, 1)):
+        term, total = torch.randn(shape), torch.empty(4, 6)
+        kernels.add(Batch(("x",), [state]), [term], [total], -1.0)
+        assert same_bits(total, state - term.view(4, 6))
+    empty = torch.zeros(0, 4)
+    kernels.add(Batch(("x",), [empty]), [torch.zeros(0)], [empty], 1.0)
+
+
+@both_kernels
 def test_an_energy_is_exact_to_float64_and_does_not_overflow() -> None:
     """n EPS(f64) bounds any order of summation."""
     for n in (0, 1, 70_001):

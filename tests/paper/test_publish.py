@@ -23,12 +23,12 @@ from dgc_repro.errors import UserError
 from dgc_repro.names import git
 from dgc_repro.paper import index, plot, pool
 from dgc_repro.paper import publish as publishing
-from dgc_repro.paper.__main__ import main
 from dgc_repro.paper.dynamic import table1 as table1_module
 from dgc_repro.paper.page import Section, Template, markdown
 from dgc_repro.paper.page import made as made_page
 from dgc_repro.paper.publish import page_of, publish, rebuild, run_ids, with_history
 from dgc_repro.paper.records import Run, read_run, read_runs
+from dgc_repro.paper.report import main
 
 
 def runs_in(root: Path, seeds: range, rows: tuple[str, ...] = tuple(ROWS)) -> list[Run]:
@@ -208,7 +208,7 @@ def test_the_command_rebuilds_without_torch_and_names_what_failed(
     table1: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import sys; from dgc_repro.paper.__main__ import main; "
+        "import sys; from dgc_repro.paper.report import main; "
         f"code = main([{str(table1)!r}]); assert 'torch' not in sys.modules; sys.exit(code)"
     )
     done = subprocess.run(

@@ -306,7 +306,7 @@ def test_modelled_times_are_those_of_the_published_counts() -> None:
 
 
 def test_a_missing_pool_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not here .* needs a clone"):
+    with pytest.raises(UserError, match="is not here .* needs the published results"):
         Benchmark("low", tmp_path)
 
 
