@@ -94,7 +94,7 @@ def _keys_below(
 
 def _first(commands: Mapping[str, str]) -> Iterator[str]:
     yield FIRST
-    yield "\nCommands (python -m dgc_repro <command> --help):"
+    yield "Commands (python -m dgc_repro <command> --help):"
     yield from in_columns(commands.items(), 12)
     yield "\nGroups (group=option; * is the default):"
     usual = _defaults()

@@ -41,7 +41,7 @@ WITHOUT_EFFECT = (
 )
 """Keys that do not change what is measured (rates and warm-ups: a run's own are in its optimizer and
 policy). Wrappers that are not in ``wrap`` are left out too, a network that is not named, `stopping` without a
-target, and `generalization` that measures nothing."""
+target, `generalization` that measures nothing, and a whole ``train.steps_share``."""
 NO_DEFAULT = object()
 
 
@@ -104,6 +104,8 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
         kept.pop("stopping", None)
     if str((kept.get("generalization") or {}).get("_target_")).endswith(".Nothing"):
         del kept["generalization"]
+    if kept.get("train", {}).get("steps_share") == 1:
+        del kept["train"]["steps_share"]
     network = kept.get("network") or {"rate": None, "rates": None}
     if network["rate"] is None and network["rates"] is None:
         kept.pop("network", None)

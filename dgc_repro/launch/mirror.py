@@ -118,7 +118,7 @@ def upload(mirror: Wandb, folder: Path) -> bool:
         name=folder.name,
         config=run.config,
         environment=run.environment,
-        steps_per_epoch=steps // max(1, epochs),
+        num_steps=steps,
         num_epochs=epochs,
         start_step=steps,
         start_epoch=epochs,

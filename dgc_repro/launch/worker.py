@@ -192,8 +192,8 @@ def _train(
         name=folder.name,
         config=config,
         environment=here,
-        steps_per_epoch=run.steps_per_epoch,
-        num_epochs=run.settings.epochs,
+        num_steps=run.num_steps,
+        num_epochs=run.num_epochs,
         start_step=progress.step,
         start_epoch=progress.epoch,
     )

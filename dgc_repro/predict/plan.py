@@ -49,6 +49,7 @@ from dgc_repro.predict.recommend import CPU, one_of_devices
 from dgc_repro.progress import Progress
 from dgc_repro.train.checkpoint import KEPT
 from dgc_repro.train.loop import steps_left
+from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.step import train_step
 
 WITHOUT_EFFECT = ("seed", "paths", "sink", "experiment", "scale")
@@ -366,7 +367,7 @@ def _counted(row: str, text: str) -> Counts:
     compressor = build_compressor(config, build_policy(config), module)
     states = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
     passes = 2 if str(config["optimizer"]["_target_"]).endswith(".SAM") else 1
-    total = steps * int(train["epochs"])
+    total = TrainSettings(**train).num_steps(steps)
     precision = str(train["precision"])
     return Counts(
         row=row,

@@ -33,7 +33,7 @@ class Console:
         self.note(run.name)
         self._progress = Progress(
             f"epoch {min(run.start_epoch + 1, run.num_epochs)}/{run.num_epochs}",
-            run.num_epochs * run.steps_per_epoch,
+            run.num_steps,
             run.start_step,
             console=console_of(self._stream),
         )

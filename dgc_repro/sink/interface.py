@@ -40,7 +40,7 @@ class RunInfo:
     name: str
     config: dict[str, Any]
     environment: dict[str, Any]
-    steps_per_epoch: int
+    num_steps: int
     num_epochs: int
     start_step: int = 0
     start_epoch: int = 0

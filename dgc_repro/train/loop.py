@@ -17,6 +17,9 @@ from dgc_repro.train.task import Batch
 
 TIMES = {"seconds": "time/train_seconds", "modelled_seconds": "time/modelled_seconds"}
 """Columns of a record that say how long a run had trained."""
+FIT_SIZE = 10_000
+"""The last record of a run has the scores of its weights on the first so many images or words of the training
+split, not augmented and without dropout, in columns ``fit/...``."""
 
 
 class ReplicasDrifted(RuntimeError):
@@ -31,7 +34,7 @@ def train(
 ) -> bool:
     """Train to the end. Returns False when stopped early, after a checkpoint of the last step."""
     progress = run.progress
-    while progress.epoch < run.settings.epochs and not ends_early(run):
+    while not run.is_finished:
         if run.is_due:
             run.factorize()
         run.meter.start()
@@ -44,18 +47,12 @@ def train(
                 run.meter.stop()
                 checkpoint()
                 return False
-            if ends_early(run):
+            if run.ends_early or progress.step == run.num_steps:
                 break
         on_epoch(end_epoch(run))
-        last = progress.epoch == run.settings.epochs or ends_early(run)
-        if last or progress.epoch % run.settings.checkpoint_every_epochs == 0:
+        if run.is_finished or progress.epoch % run.settings.checkpoint_every_epochs == 0:
             checkpoint()
     return True
-
-
-def ends_early(run: Run) -> bool:
-    """Whether the target was reached and ends the run."""
-    return run.stopping.stop and bool(run.progress.reached)
 
 
 def look_for_target(run: Run) -> None:
@@ -66,7 +63,7 @@ def look_for_target(run: Run) -> None:
         return
     steps = 1 if run.local is None else run.local.taken  # since the workers had the same weights
     is_due = progress.step // every > (progress.step - steps) // every
-    if not is_due or progress.step == (progress.epoch + 1) * run.steps_per_epoch:
+    if not is_due or progress.step in ((progress.epoch + 1) * run.steps_per_epoch, run.num_steps):
         return  # the end of an epoch evaluates by itself
     run.link.clock.catch_up()
     broadcast_buffers(run.link, run.module)
@@ -130,11 +127,9 @@ def end_epoch(run: Run) -> dict[str, Any]:
             torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change)))
         ),
     }
-    epochs = run.settings.epochs
-    ends = [
-        min(end, epochs) - 1 / run.steps_per_epoch for end in (progress.epoch, progress.epoch + 1)
-    ]
-    factors = [run.schedule.factor(end, epochs) for end in ends]
+    steps = run.steps_per_epoch
+    ends = (min(end, run.num_steps / steps) for end in (progress.epoch, progress.epoch + 1))
+    factors = [run.lr_factor(end - 1 / steps) for end in ends]
     report = EpochReport(
         progress.epoch,
         progress.tally.mean_loss,
@@ -147,6 +142,8 @@ def end_epoch(run: Run) -> dict[str, Any]:
     progress.last_record = record
     if run.stopping.is_reached(record) and not progress.reached:
         progress.reached = where_reached(record, TIMES)
+    if run.is_finished:
+        record |= metrics(run, "fit", evaluate(run, run.splits.train[:FIT_SIZE]))
     return record
 
 

@@ -27,7 +27,7 @@ def profiled(run: Run, folder: Path) -> Iterator[Callable[[], None]]:
 
     Gives a function to be called after each step; it does nothing unless ``train.profile`` is set.
     """
-    left = run.settings.epochs * run.steps_per_epoch - run.progress.step
+    left = run.num_steps - run.progress.step
     skipped = max(1, min(SKIPPED_STEPS, left - TRACED_STEPS))
     if not run.settings.profile or left <= skipped:
         yield lambda: None

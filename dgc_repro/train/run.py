@@ -134,6 +134,33 @@ class Run(Stepper):
         return super().may_skip or bool(self.progress.loss_scales)
 
     @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.settings.num_steps(self.steps_per_epoch)
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of the whole run; the last may be cut short (``train.steps_share``)."""
+        return math.ceil(self.num_steps / self.steps_per_epoch)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the target was reached and ends the run."""
+        return self.stopping.stop and bool(self.progress.reached)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the epochs that are finished are the whole run."""
+        return self.progress.epoch >= self.num_epochs or self.ends_early
+
+    def lr_factor(self, epoch: float) -> float:
+        """The schedule's factor after so many epochs. Where the run has a share of the steps of its epochs,
+        the schedule runs through in these."""
+        whole = self.settings.epochs
+        stretch = whole * self.steps_per_epoch / self.num_steps
+        return self.schedule.factor(epoch * stretch, whole)
+
+    @property
     def is_due(self) -> bool:
         """Whether the model is to be factorized before the next step."""
         first = None if self.low_rank is None else self.low_rank.from_epoch
@@ -144,7 +171,7 @@ class Run(Stepper):
         ``train.local_steps`` steps of the epoch, and at its end. The module then holds the shared weights.
         With ``train.fragments`` a round ends ``train.delay_steps`` after a fragment was sent."""
         settings, done = self.settings, step - self.progress.epoch * self.steps_per_epoch
-        if done == self.steps_per_epoch:
+        if done == self.steps_per_epoch or step == self.num_steps:
             return True
         if settings.fragments > 1:
             return step % settings.steps_between_fragments == settings.delay_steps

@@ -20,11 +20,13 @@ MEASURED, MODELLED = "measured", "modelled"
 class TrainSettings:
     """How a run trains.
 
-    ``epochs``: epochs of the run. ``batch_size``: images, or columns of text, a worker and micro-step.
-    ``accumulate``: micro-steps a step. ``evaluation_batch_size``: images of a step of an evaluation (a text
-    is evaluated in dataset.evaluation_columns). ``local_steps``: steps of a worker between two exchanges;
-    above 1 it is DiLoCo (train/local_steps.py). ``outer_lr``: learning rate of the shared weights (used
-    with local_steps above 1); local SGD has 1. ``outer_momentum``: Nesterov momentum of the shared weights
+    ``epochs``: epochs of the run. ``steps_share``: share of their steps that is trained; the schedule of
+    the learning rate is shortened with them, warm-up included (a policy's is not). ``batch_size``:
+    images, or columns of text, a worker and micro-step. ``accumulate``: micro-steps a step.
+    ``evaluation_batch_size``: images of a step of an evaluation (a text is evaluated in
+    dataset.evaluation_columns). ``local_steps``: steps of a worker between two exchanges; above 1 it is
+    DiLoCo (train/local_steps.py). ``outer_lr``: learning rate of the shared weights (used with
+    local_steps above 1); local SGD has 1. ``outer_momentum``: Nesterov momentum of the shared weights
     (used with local_steps above 1); local SGD has 0. ``fragments``: parts of the layers that are sent in
     turns (Streaming DiLoCo, train/streaming.py); a divisor of local_steps. ``delay_steps``: local steps
     while a fragment travels. ``mixing``: share of its own weights that a worker keeps; used where a
@@ -38,11 +40,12 @@ class TrainSettings:
     is bf16 where the device computes it and else fp16 (`launch.devices.computed_precision`). ``compile``:
     compile the model in place, by torch.compile. ``reshard``: what to do with residuals saved by another
     number of workers. ``profile``: trace a few steps by torch.profiler; the trace lies in the run folder.
-    ``step_time``: the step time that policies see: measured, or modelled (communication on the network that
-    the run names). ``compute_ms``: modelled time of a step without communication; null takes the measured
-    time (step_time=modelled only)."""
+    ``step_time``: the step time that policies see: measured, or modelled (communication on the network
+    that the run names). ``compute_ms``: modelled time of a step without communication; null takes the
+    measured time (step_time=modelled only)."""
 
     epochs: Count
+    steps_share: Annotated[float, within(above=0, most=1)] = 1.0
     batch_size: Count = 32
     accumulate: Count = 1
     local_steps: Count = 1
@@ -96,6 +99,10 @@ class TrainSettings:
     def steps_between_fragments(self) -> int:
         """Steps from one exchange to the next."""
         return self.local_steps // self.fragments
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Steps of the whole run."""
+        return max(1, round(self.steps_share * (self.epochs * steps_per_epoch)))
 
     @property
     def step_size(self) -> int:

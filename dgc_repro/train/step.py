@@ -34,8 +34,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     """
     begin = time.perf_counter()
     clock, progress = run.link.clock, run.progress
-    epoch = progress.step / run.steps_per_epoch
-    learning_rate = run.base_lr * run.schedule.factor(epoch, run.settings.epochs)
+    learning_rate = run.base_lr * run.lr_factor(progress.step / run.steps_per_epoch)
     if run.sam is not None:  # its two passes see the same inputs
         batches = [replace(batch, micro_batches=list(batch.micro_batches)) for batch in batches]
     modelled_before = run.link.ledger.step_seconds or 0.0

@@ -34,7 +34,7 @@ def run_info(folder: Path, start_epoch: int = 0, start_step: int | None = None) 
         name="dynamic-table1-static8_ef-quick-s3-0a1b2c3d",
         config=config,
         environment={"hardware": "synthetic"},
-        steps_per_epoch=STEPS_PER_EPOCH,
+        num_steps=NUM_EPOCHS * STEPS_PER_EPOCH,
         num_epochs=NUM_EPOCHS,
         start_step=step,
         start_epoch=start_epoch,
