@@ -16,9 +16,9 @@ from dgc_repro.paper.benchmark.classes import (
     UNDECIDED,
     Judged,
     Shown,
-    cost_text,
 )
-from dgc_repro.paper.benchmark.workloads import Workload, or_diverged, usual_margin
+from dgc_repro.paper.benchmark.paired import Reference
+from dgc_repro.paper.benchmark.workloads import Workload, usual_margin
 from dgc_repro.paper.frame import number
 from dgc_repro.paper.records import Run, one_line, values_of
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -31,7 +31,6 @@ class Against:
     reference  the name of the line that all others are compared with
     judged     by line, most bytes first; lines without a seed of the reference are not in it
     less       how many times fewer bytes a line sends in a step
-    costs     by line, one a seed
     unpaired   lines without a seed of the reference
     notes      what a reader of the table needs besides
     """
@@ -39,7 +38,6 @@ class Against:
     reference: str
     judged: Judged
     less: Mapping[str, float]
-    costs: Mapping[str, Sequence[float]]
     unpaired: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -64,7 +62,7 @@ class Against:
             cost,
             "95 %\ninterval",
             "class",
-            "class\nalone",
+            "in the\nfamily",
             "more\nseeds",
         )
 
@@ -77,17 +75,15 @@ class Against:
 
     def _row(self, line: str, shown: Shown) -> tuple[str, ...]:
         less = number([self.less[line]], None, "x") if line in self.less else "-"
-        lost = self.costs[line]
-        cost = or_diverged(lost) if np.isinf(shown.mean) else cost_text(shown.mean)
-        words: tuple[str, ...] = (shown.word, shown.alone, "-")
+        words: tuple[str, ...] = (shown.word, shown.family, "-")
         if line == self.reference:
             words = ("-", "-", "-")
         elif shown.word == UNDECIDED and shown.n < MIN_SEEDS:
             words = (f"{UNDECIDED}, n = {shown.n}", "-", f"{MIN_SEEDS - shown.n}+")
         elif shown.word == UNDECIDED:
             more = self.judged.more_seeds(line)
-            words = (shown.word, shown.alone, f">{MOST_MORE}" if more is None else str(more))
-        return (line, str(shown.n), less, cost, shown.interval, *words)
+            words = (shown.word, shown.family, f">{MOST_MORE}" if more is None else str(more))
+        return (line, str(shown.n), less, shown.cost, shown.interval, *words)
 
     @property
     def points(self) -> dict[str, tradeoff.Point]:
@@ -97,8 +93,8 @@ class Against:
 
 
 def against(lines: Mapping[str, Sequence[Run]], reference: str, workload: Workload) -> Against:
-    """Judge lines against the one that is called ``reference``, by pairs of runs with one seed. A line has
-    one run a seed. Raises UserError for a record without the numbers that are compared."""
+    """Judge lines against the one that is called ``reference``. A line has one run a seed. Raises UserError
+    for a record without the numbers that are compared."""
     runs = [_as_row(run, line) for line, own in lines.items() for run in own]
     for run in runs:
         with one_line(Path(run.id), "a record without the numbers that --against compares"):
@@ -106,8 +102,8 @@ def against(lines: Mapping[str, Sequence[Run]], reference: str, workload: Worklo
             if not workload.is_difference and quality <= 0:
                 raise ValueError(f"{workload.metric}: above 0, got {quality:g}")
     own, base = paired.with_reference(runs, reference, workload)
-    found = frame.measure(own, paired.quantities(workload, reference, base))
-    judged = paired.judged(found, workload)
+    found = frame.measure(own, paired.quantities(base))
+    judged = paired.judged(own, base)
     return Against(
         reference,
         judged,
@@ -116,9 +112,8 @@ def against(lines: Mapping[str, Sequence[Run]], reference: str, workload: Worklo
             for line in judged.shown
             if (values := frame.of(found, paired.LESS, line)) and np.isfinite(values).all()
         },
-        costs={line: frame.of(found, paired.COST, line) for line in judged.shown},
         unpaired=tuple(line for line in lines if line not in judged.shown),
-        notes=(*_not_paired(lines, reference, set(base)), *_unlike(lines, reference)),
+        notes=(*_not_paired(lines, base), *_unlike(lines, reference)),
     )
 
 
@@ -137,11 +132,11 @@ def _as_row(run: Run, line: str) -> Run:
     return replace(run, config={**run.config, "experiment": experiment})
 
 
-def _not_paired(
-    lines: Mapping[str, Sequence[Run]], reference: str, paired_seeds: set[int]
-) -> list[str]:
-    """Name the seeds that one side lacks, and those in which the reference diverged."""
-    base = {run.seed for run in lines[reference]}
+def _not_paired(lines: Mapping[str, Sequence[Run]], reference: Reference) -> list[str]:
+    """Name the seeds that one side lacks where runs are compared by seed, and those in which the reference
+    diverged."""
+    base = {run.seed for run in lines[reference.row]}
+    paired_seeds = set(reference.by_seed)
     found = []
     if lost := base - paired_seeds:
         found.append(f"the reference diverged with {_seeds(lost)}, left out here")

@@ -106,13 +106,11 @@ def linked(text: str, folder: Path) -> str:
 class Setting:
     """A setting of a workload in the words of a table.
 
-    costs   one a seed, against dense training: above 0 is worse, in points of accuracy or percent
-    shown   their interval
+    shown   its cost against dense training: above 0 is worse, in points of accuracy or percent
     bytes   by quantity of the benchmark's page, its mean
     """
 
     workload: Workload
-    costs: Sequence[float]
     shown: Shown
     bytes: Mapping[str, float]
 
@@ -140,16 +138,16 @@ class Setting:
 
     @property
     def mean(self) -> str:
-        """The mean cost: of percentages the arithmetic one, as in the table of the benchmark's page."""
-        return f"{abs(float(np.mean(self.costs))):.1f}"
+        """The mean cost."""
+        return f"{abs(self.shown.mean):.1f}"
 
     @property
     def change(self) -> str:
         """The change against dense training with its 95 % interval; of accuracy below 0 is worse."""
-        if not np.isfinite(self.costs).all():
+        if self.shown.diverged:
             return "diverged"
         sign = -1 if self.workload.is_difference else 1
-        mean = _signed(sign * float(np.mean(self.costs)), 1)
+        mean = _signed(sign * self.shown.mean, 1)
         if not self.shown.has_interval:
             return f"{mean} (one seed)" if self.shown.n == 1 else mean
         low, high = sorted((sign * self.shown.low, sign * self.shown.high))
@@ -157,15 +155,15 @@ class Setting:
 
     @property
     def cell(self) -> str:
-        """The change: bold where the whole interval is worse than 0, = where it is inside the margin."""
-        if self.shown.is_worse:
+        """The change: bold where the setting costs, = where it is equivalent."""
+        if self.shown.word == "costs":
             return f"**{self.change}**"
-        return f"{self.change} =" if self.shown.is_within(self.workload.margin) else self.change
+        return f"{self.change} =" if self.shown.word == "equivalent" else self.change
 
     @property
     def words(self) -> str:
         """What the interval says, in a sentence."""
-        return in_words(self.shown, float(np.mean(self.costs)), self.workload)
+        return in_words(self.shown, self.workload)
 
 
 class _Lookup(dict[str, Any]):
@@ -203,7 +201,6 @@ class Settings(_Lookup):
             quantities = (*methods.WIRE.values(), paired.PAYLOAD, paired.LESS, paired.QUALITY)
             return Setting(
                 self._judged.workload,
-                frame.of(self._found, paired.COST, row),
                 self._judged.shown[row],
                 {name: float(np.mean(frame.of(self._found, name, row))) for name in quantities},
             )
@@ -220,7 +217,7 @@ def benchmark(folder: Path) -> dict[str, Settings]:
     dense = {run.model: run for run in runs if run.method == DENSE}
     known = {run.method for run in runs}
     return {
-        name: Settings(methods.judged_of(found, name), found, dense[name], known)
+        name: Settings(methods.judged_of(runs, name), found, dense[name], known)
         for name in workloads()
         if name in dense
     }

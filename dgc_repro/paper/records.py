@@ -154,6 +154,15 @@ class Run:
         return str(self.setting("experiment.row"))
 
     @property
+    def processor(self) -> str:
+        """The kind of processor that trained: the GPU, or the CPU with its vector instructions. Sums are
+        rounded differently on another kind, so the same seed is another run there."""
+        name, *_ = str(self.environment.get("hardware", "")).split(", ")
+        is_gpu = self.environment.get("device") == "cuda"
+        vectors = "" if is_gpu else str(self.environment.get("vectors", ""))
+        return ", ".join(part for part in (name, vectors) if part)
+
+    @property
     def model(self) -> str:
         """The part of the row before the first dot, empty where there is none."""
         return self.row.partition(".")[0] if "." in self.row else ""

@@ -100,7 +100,7 @@ def yours(dense: Row, config: dict[str, Any]) -> Row:
     """The row of a method that the benchmark does not have. Raises UserError."""
     validate(config)
     config["experiment"]["row"] = YOURS
-    return replace(dense, run=Run(YOURS, config, {}, {}), cost=UNKNOWN, at_most=math.inf)
+    return replace(dense, run=Run(YOURS, config, {}, {}), cost=UNKNOWN)
 
 
 def alone(config: Mapping[str, Any]) -> dict[str, Any]:

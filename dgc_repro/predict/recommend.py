@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +37,9 @@ from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
-from dgc_repro.paper.benchmark import paired, speed
-from dgc_repro.paper.benchmark.classes import Judged, Shown, judge
+from dgc_repro.paper.benchmark import speed
+from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.methods import judged_of
 from dgc_repro.paper.benchmark.tradeoff import stated
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
 from dgc_repro.paper.page import console_of_width, grid
@@ -123,13 +123,11 @@ class Question:
 @dataclass(frozen=True)
 class Row:
     """A setting among so many workers; seconds. ``run``: the first of its runs; ``cost``: what its seeds
-    show, None for dense training, of no seeds for a method that the benchmark does not have; ``at_most``:
-    the smallest cost that they show it to meet, of all settings together, infinite for none; ``exchange``:
+    show, None for dense training, of no seeds for a method that the benchmark does not have; ``exchange``:
     compress and decompress; ``hidden``: communication behind backward."""
 
     run: Run
     cost: Shown | None
-    at_most: float
     calls: Calls
     compute: float
     exchange: float
@@ -150,7 +148,14 @@ class Row:
         """The upper end of the interval of its cost; infinite without an interval."""
         if self.cost is None:
             return 0.0
-        return self.cost.high if self.cost.low < self.cost.high else math.inf
+        return self.cost.high if self.cost.has_interval else math.inf
+
+    @property
+    def at_most(self) -> float:
+        """The upper end as a multiple of `COST_STEP`."""
+        if math.isinf(self.high):
+            return math.inf
+        return math.ceil(round(self.high / COST_STEP, 6)) * COST_STEP
 
 
 class Benchmark:
@@ -169,12 +174,7 @@ class Benchmark:
         own = [run for run in every if f"-{name}." in run and TUNES not in run]
         self.runs: Sequence[Run] = pool.read(place, own)
         self.workload = workloads()[name]
-        own_runs, dense = paired.with_reference(self.runs, f"{name}.{DENSE}", self.workload)
-        costs: dict[str, list[float]] = {}
-        for run in own_runs:
-            costs.setdefault(run.row, []).append(self.workload.cost(run, dense[run.seed]))
-        self.judged = judge(costs, self.workload)
-        self._at_most = {row: smallest_cost(self.judged, row) for row in self.judged.shown}
+        self.judged = judged_of(self.runs, name)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
         self._work = speed.Workload(self.runs)
@@ -204,13 +204,9 @@ class Benchmark:
             )
             communicate = seconds_of(calls, costs)
             most = speed.BACKWARD * asked.compute if speed.can_overlap(run) else 0.0
-            rows.append(
-                Row(
-                    run, None if name == DENSE else self.judged.shown[run.row],
-                    0.0 if name == DENSE else self._at_most[run.row], calls,
-                    asked.compute, exchange, communicate, min(communicate, most),
-                )
-            )  # fmt: skip
+            cost = None if name == DENSE else self.judged.shown[run.row]
+            hidden = min(communicate, most)
+            rows.append(Row(run, cost, calls, asked.compute, exchange, communicate, hidden))
         return rows, sorted(left_out)
 
     def _exchange(self, asked: Question, run: Run, workers: int) -> float | None:
@@ -239,13 +235,6 @@ def _changes(run: Run) -> bool:
         or run.setting("train.local_steps", 1) > 1
         or speed.policy_of(run.config) not in speed.PLANNED
     )
-
-
-def smallest_cost(judged: Judged, row: str) -> float:
-    """The smallest multiple of `COST_STEP` that a setting is shown to cost at most; infinite for none."""
-    steps = range(round(LARGEST_COST / COST_STEP))
-    found = bisect_left(steps, True, key=lambda n: row in judged.at_most(n * COST_STEP))
-    return found * COST_STEP if found < len(steps) else math.inf
 
 
 def recommend(arguments: Sequence[str]) -> None:
@@ -550,9 +539,8 @@ def foot(
 ) -> Iterable[str]:
     """What the columns mean, and which settings the table does not have."""
     yield from _filled(
-        f"cost: {benchmark.workload.unit_in_words} lost against dense training. at most: the cost that the "
-        f"seeds show not to be exceeded, with Holm's correction for {len(benchmark.judged.estimates)} "
-        "settings; the interval has no correction. compress: and decompress."
+        f"cost: {benchmark.workload.unit_in_words} against dense training. at most: the upper end of "
+        "the interval, which holds for one setting at a time. compress: and decompress."
     )
     if asked.method is None and (missing := len(every) - len(shown)) > 0:
         why = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,10 +16,14 @@ from dgc_repro.paper.statistics import (
     MIN_ROWS,
     SHARED_BASELINE,
     Estimate,
+    Prior,
+    Sample,
     estimate,
     holm,
     interval,
-    moderated,
+    pool_of,
+    pooled,
+    prior_of,
 )
 
 INF = math.inf
@@ -34,6 +39,14 @@ def varied(df: float, sd: float, rows: int, n: int, seed: int) -> list[np.ndarra
     generator = np.random.default_rng(seed)
     scales = sd * np.sqrt(df / generator.chisquare(df, rows))
     return [generator.normal(0, scale, n) for scale in scales]
+
+
+def moderated(
+    rows: Sequence[Sequence[float] | np.ndarray], *, ratio: bool = False, overlap: float = 0.0
+) -> tuple[list[Estimate], Prior | None]:
+    """The estimates of rows that are shrunk to the prior that they give together."""
+    prior = prior_of(rows, ratio=ratio, overlap=overlap)
+    return [estimate(row, ratio=ratio, prior=prior) for row in rows], prior
 
 
 def test_the_interval_is_students() -> None:
@@ -214,3 +227,90 @@ def test_false_statements_of_rows_that_share_a_baseline(
     if said.startswith("different"):
         uncorrected = sum(min(p(one) for one in page) < 0.05 for page in pages)
         assert not at_most(uncorrected, 0.05)
+
+
+# One variance for all rows
+
+
+def two_way(
+    noise: np.random.Generator,
+    rows: int,
+    n: int,
+    of_dense: int,
+    correlation: float,
+    sd: float = 0.25,
+) -> list[list[Sample]]:
+    """Rows of two kinds of processors; the values of a seed on a kind have a part in common. The first row
+    has ``of_dense`` seeds, the others ``n``, half of them on each kind."""
+    found = []
+    common = {kind: noise.normal(0, 1, of_dense) for kind in "xy"}
+    level = {"x": 80.0, "y": 83.0}
+    for row in range(rows):
+        count = of_dense if row == 0 else n
+        own = []
+        for seed in range(count):
+            kind = "xy"[seed % 2]
+            rest = noise.normal(0, 1)
+            value = math.sqrt(correlation) * common[kind][seed] + math.sqrt(1 - correlation) * rest
+            own.append(Sample(level[kind] + sd * value, seed, kind))
+        found.append(own)
+    return found
+
+
+def test_a_pool_is_the_variance_within_rows_and_kinds() -> None:
+    rows = two_way(np.random.default_rng(0), 6, 4, 10, 0.0)
+    pool = pool_of(rows)
+    assert pool is not None
+    cells = [[one.value for one in row if one.block == kind] for row in rows for kind in "xy"]
+    squares = sum((len(cell) - 1) * np.var(cell, ddof=1) for cell in cells)
+    df = sum(len(cell) - 1 for cell in cells)
+    assert pool.sd**2 == pytest.approx(squares / df)
+    assert pool.bartlett == pytest.approx(stats.bartlett(*cells).pvalue)
+    assert pool.df <= df
+    assert pool_of([[Sample(1.0, 0, "x")], [Sample(2.0, 0, "x")]]) is None
+
+
+def test_what_the_runs_of_a_seed_have_in_common_is_found() -> None:
+    noise = np.random.default_rng(1)
+    for truth in (0.0, 0.3, 0.6):
+        pools = [pool_of(two_way(noise, 20, 8, 8, truth)) for _ in range(100)]
+        assert np.mean([p.correlation for p in pools if p]) == pytest.approx(truth, abs=0.06)
+        assert np.mean([p.sd for p in pools if p]) == pytest.approx(0.25, rel=0.04)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize(("n", "of_dense"), [(4, 4), (8, 15)])
+def test_pooled_intervals_cover(n: int, of_dense: int, correlation: float) -> None:
+    noise, hits, widths = np.random.default_rng(n), 0, []
+    for _ in range(PAGES):
+        rows = two_way(noise, 12, n, of_dense, correlation)
+        one = pooled(rows[1], rows[0], pool_of(rows))
+        hits += one.low < 0 < one.high
+        widths.append(one.high - one.low)
+    assert at_least(hits, 0.94), hits / PAGES
+    assert at_most(hits, 0.96), hits / PAGES
+
+
+def test_more_values_of_a_row_leave_the_error_of_the_reference() -> None:
+    rows = two_way(np.random.default_rng(2), 12, 4, 4, 0.0)
+    pool = pool_of(rows)
+    assert pool is not None
+    pool = replace(pool, correlation=0.0)
+    one = pooled(rows[1], rows[0], pool)
+    assert one.error == pytest.approx(pool.sd * math.sqrt(1 / 4 + 1 / 4))
+    assert one.extended(4).error == pytest.approx(pool.sd * math.sqrt(1 / 8 + 1 / 4))
+    assert one.extended(10**6).error == pytest.approx(pool.sd / 2, rel=1e-4)
+
+
+def test_a_prior_grows_with_the_size_of_the_mean() -> None:
+    noise = np.random.default_rng(3)
+    effects = np.exp(np.linspace(math.log(0.01), math.log(10), 60))
+    rows = [effect + noise.normal(0, 0.2 * effect, 4) for effect in effects]
+    prior = prior_of(rows, floor=1e-3)
+    assert prior is not None
+    assert prior.slope == pytest.approx(2.0, abs=0.3)  # the standard deviation is proportional
+    for effect in (0.1, 1.0, 5.0):
+        assert prior.sd_of(effect) == pytest.approx(0.2 * effect, rel=0.35)
+    plain = prior_of(rows)
+    assert plain is not None
+    assert plain.sd_of(0.1) == plain.sd_of(5.0) == plain.sd

@@ -1,35 +1,51 @@
-"""What the seeds of a workload show of each setting's cost against a reference: its class (`MEANINGS`), and
-what the interval alone shows (`Shown.is_worse`, `in_words`). All pages and printed tables take rule and words
-from here.
+"""What the seeds of a workload show of each setting's cost against a reference: its class (`MEANINGS`), also
+in words (`in_words`). All pages and printed tables take rule and words from here.
 
-Two questions are tested, with moderated t over the settings of the workload (statistics.py): is the cost
-within the margin, and does it differ from 0? Holm's correction over the settings keeps the chance of one or
-more false answers to a question at 5 %. A setting that is both worse and within the margin is equivalent.
-Percentages are tested as logarithms of the ratio.
+A class is what the setting's own 95 % interval shows. Beside it stands whether the class is still shown where
+all settings of the workload's frozen family are judged together: Holm's correction keeps the chance of one or
+more false classes of a kind at 5 %. A family is a list of settings with a date (conf/paper/benchmark.yaml).
+What rows have in common, their variance, is taken from the first family, so that a row that is added later
+changes no other row's class.
+
+Accuracy  of test and validation images together: one variance for all settings (`statistics.pooled`)
+Others    logarithms of the ratio to the reference's run of the same seed on the same kind of processor; the
+          variance of a row is shrunk to a prior that grows with the size of its effect. Rows whose ratios all
+          lie within a tenth of the margin are nearly the same training, and are judged by their own variance
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from dgc_repro.paper.benchmark.workloads import Workload
-from dgc_repro.paper.statistics import COVERAGE, SHARED_BASELINE, Estimate, Prior, holm, moderated
+from dgc_repro.paper.statistics import (
+    COVERAGE,
+    SHARED_BASELINE,
+    Estimate,
+    Pool,
+    Prior,
+    Sample,
+    estimate,
+    holm,
+    pool_of,
+    pooled,
+    prior_of,
+)
 from dgc_repro.paper.verdict import MIN_SEEDS
 
-Word = Literal["equivalent", "better", "worse", "undecided"]
+Word = Literal["equivalent", "costs", "better", "undecided"]
 UNDECIDED: Word = "undecided"
 MEANINGS: Mapping[Word, str] = {
-    "equivalent": "the size of the cost is below the margin",
-    "better": "the cost is below 0",
-    "worse": "the cost is above 0, or training diverged in a seed, whatever the number of seeds",
-    UNDECIDED: f"none of these is shown, or there are fewer than {MIN_SEEDS} seeds, which is no sign of "
-    "a small cost",
+    "equivalent": "the 95 % interval of its cost lies inside the margin",
+    "costs": "the interval lies above 0, or training diverged in a seed",
+    "better": "the interval lies below 0",
+    UNDECIDED: f"none of these, or fewer than {MIN_SEEDS} seeds",
 }
 """What the seeds show of a setting of each class. The first three are `SHOWN`."""
 WORDS = tuple(MEANINGS)
@@ -37,20 +53,25 @@ SHOWN = WORDS[:-1]
 MOST_MORE = 99
 """Of the seeds that `Judged.more_seeds` looks at."""
 LARGE = 1e6
+NEARLY_SAME = 0.1
+"""Share of the margin within which all ratios of a row lie that is nearly the reference's training."""
+FLOOR = 0.05
+"""Share of the margin below which effects do not tell the size of a variance."""
 
 
 @dataclass(frozen=True)
 class Shown:
     """A setting's cost: its mean over ``n`` seeds (of percentages the geometric one) and its 95 % interval.
-    Without an interval all three are equal. They are infinite where a seed diverged. ``alone``: the word
-    without Holm's correction."""
+    Without an interval all three are equal. They are infinite where one of ``diverged`` seeds diverged.
+    ``survives``: whether the class is shown in the family too; None outside of one."""
 
     word: Word
     n: int
     mean: float
     low: float
     high: float
-    alone: Word = UNDECIDED
+    survives: bool | None = None
+    diverged: int = 0
 
     @property
     def bars(self) -> tuple[float, float]:
@@ -74,109 +95,201 @@ class Shown:
         return self.low < self.high
 
     @property
-    def is_worse(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.has_interval and self.low > 0
+    def cost(self) -> str:
+        """The mean; or in how many seeds training diverged."""
+        return f"diverged in {self.diverged} of {self.n}" if self.diverged else cost_text(self.mean)
 
-    def is_within(self, margin: float) -> bool:
-        """Whether the whole interval lies within the margin."""
-        return self.has_interval and -margin < self.low and self.high < margin
+    @property
+    def family(self) -> str:
+        """The column beside the class."""
+        return (
+            "-"
+            if self.survives is None or self.word == UNDECIDED
+            else "yes"
+            if self.survives
+            else "no"
+        )
 
 
 @dataclass(frozen=True)
 class Judged:
     """What is shown of each setting of a workload, by row, and the estimates behind it.
 
+    reference  the row that all others are compared with
     estimates  of the rows with three seeds or more, none diverged: a difference in points, or a ratio
-    prior      of their variances; None for too few rows
+    spread     what the rows of the family have in common; None for too few rows
     """
 
     workload: Workload
+    reference: str
     shown: Mapping[str, Shown]
     estimates: Mapping[str, Estimate]
-    prior: Prior | None
-
-    def at_most(self, largest: float) -> set[str]:
-        """The rows that are shown to lose less than ``largest``, with Holm's correction."""
-        bound = _effect(largest, self.workload)
-        p_values = [one.p_inside(-math.inf, bound) for one in self.estimates.values()]
-        return {row for row, p in zip(self.estimates, holm(p_values), strict=True) if _is_shown(p)}
+    spread: Pool | Prior | None
 
     def more_seeds(self, row: str) -> int | None:
         """How many more seeds would decide a row, if its mean and its spread and all other rows stay as they
         are. None: more than `MOST_MORE`, or unknown, because the row has too few seeds for an estimate."""
-        rows = list(self.estimates)
-        if row not in rows or math.isnan(self.estimates[row].mean):
+        one = self.estimates.get(row)
+        if one is None or not one.error:
             return None
-        place, estimates = rows.index(row), list(self.estimates.values())
-
-        def is_decided(seeds: int) -> bool:
-            longer = [*estimates[:place], estimates[place].extended(seeds), *estimates[place + 1 :]]
-            return _words(longer, self.workload)[place] != UNDECIDED
-
-        found = bisect_left(range(MOST_MORE + 1), True, key=is_decided)
+        found = bisect_left(
+            range(MOST_MORE + 1),
+            True,
+            key=lambda seeds: _word(one.extended(seeds), self.workload) != UNDECIDED,
+        )
         return found if found <= MOST_MORE else None
 
     @property
     def half_widths(self) -> list[float]:
         """Of the intervals, in the workload's unit."""
-        return [
-            (_cost(one.high, self.workload) - _cost(one.low, self.workload)) / 2
-            for one in self.estimates.values()
-        ]
+        return [(one.high - one.low) / 2 for one in self.shown.values() if one.has_interval]
 
     @property
-    def prior_text(self) -> str:
-        """The prior's standard deviation and degrees of freedom."""
-        if self.prior is None:
-            return "none, too few settings"
-        sd = self.prior.sd if self.workload.is_difference else 100 * self.prior.sd
-        freedom = "infinitely many" if math.isinf(self.prior.df) else f"{self.prior.df:.1f}"
-        return f"{sd:.2g} {self.workload.unit} with {freedom} degrees of freedom"
+    def spread_text(self) -> str:
+        """What the rows have in common, in a sentence."""
+        title, spread = self.workload.title, self.spread
+        if spread is None:
+            return (
+                f"{title}: each setting has its own variance, because there are too few settings."
+            )
+        if isinstance(spread, Pool):
+            return (
+                f"{title}: one standard deviation for all settings, {spread.sd:.2f} points with "
+                f"{spread.df:.0f} degrees of freedom; Bartlett's p of equal variances is "
+                f"{spread.bartlett:.2f}, and {100 * spread.correlation:.0f} % of the variance is common to "
+                "the runs of a seed."
+            )
+        freedom = "infinitely many" if math.isinf(spread.df) else f"{spread.df:.1f}"
+        return (
+            f"{title}: the prior has a standard deviation of {100 * spread.sd:.2g} % at an effect of "
+            f"{100 * spread.at:.2g} % with {freedom} degrees of freedom, and its variance grows with the "
+            f"power {spread.slope:.1f} of the effect."
+        )
 
 
-def judge(costs: Mapping[str, Sequence[float]], workload: Workload) -> Judged:
-    """Judge the settings of a workload. ``costs``: by row, one a seed, in the workload's unit."""
-    finite = {row: own for row, own in costs.items() if np.isfinite(own).all()}
-    tested = {row: own for row, own in finite.items() if len(own) >= MIN_SEEDS and np.any(own)}
-    estimates, prior = moderated(
-        [[_effect(cost, workload) for cost in own] for own in tested.values()],
-        ratio=not workload.is_difference,
-        overlap=SHARED_BASELINE,
-    )
-    by_row = dict(zip(tested, estimates, strict=True))
-    words = dict(zip(tested, _words(estimates, workload), strict=True))
-    alone = dict(zip(tested, _words(estimates, workload, correct=list), strict=True))
-    shown = {}
-    for row, own in costs.items():
-        if row in tested:
-            one = by_row[row]
-            mean, low, high = (_cost(value, workload) for value in (one.mean, one.low, one.high))
-            shown[row] = Shown(words[row], len(own), mean, low, high, alone[row])
-        elif row not in finite:
-            shown[row] = Shown("worse", len(own), *3 * (math.inf,), "worse")
-        else:  # too few seeds, or the training of dense itself
-            word: Word = "equivalent" if len(own) >= MIN_SEEDS else UNDECIDED
-            shown[row] = Shown(word, len(own), *3 * (float(np.mean(own)),), word)
-    return Judged(workload, shown, by_row, prior)
+def judge(
+    rows: Mapping[str, Sequence[Sample]],
+    reference: str,
+    workload: Workload,
+    families: Sequence[Collection[str]] | None = None,
+) -> Judged:
+    """Judge the settings of a workload. ``rows``: the quality of each run (`Workload.judged`); ``families``:
+    of rows, the first one tells what they have in common. None: all rows are one family."""
+    families = [rows.keys() - {reference}] if families is None else families
+    first = {*families[0], reference} if families else {*rows}
+    estimates: dict[str, Estimate] = {}
+    spread: Pool | Prior | None
+    if workload.is_difference:
+        finite = {row: own for row, own in rows.items() if _is_finite(own)}
+        spread = pool_of(own for row, own in finite.items() if row in first)
+        worse = {row: [one._replace(value=-one.value) for one in own] for row, own in rows.items()}
+        for row in rows:
+            estimates[row] = pooled(worse[row], worse[reference], spread)
+    else:
+        ratios = {row: paired(own, rows[reference]) for row, own in rows.items()}
+        near = NEARLY_SAME * workload.margin / 100
+        alone = {row for row, own in ratios.items() if np.all(np.abs(np.log(own)) < near)}
+        spread = prior_of(
+            [own for row, own in ratios.items() if row in first - alone and np.isfinite(own).all()],
+            ratio=True, overlap=SHARED_BASELINE, floor=FLOOR * workload.margin / 100,
+        )  # fmt: skip
+        for row, own in ratios.items():
+            estimates[row] = estimate(own, ratio=True, prior=None if row in alone else spread)
+    shown = {
+        row: _shown(own, rows[reference], estimates[row], workload, is_reference=row == reference)
+        for row, own in rows.items()
+    }
+    tested = {
+        row: one
+        for row, one in estimates.items()
+        if row != reference and shown[row].has_interval and shown[row].n >= MIN_SEEDS
+    }
+    for family in families:
+        for row, survives in _together(family, shown, tested, workload).items():
+            shown[row] = replace(shown[row], survives=survives)
+    return Judged(workload, reference, shown, tested, spread)
 
 
-def in_words(shown: Shown, mean: float, workload: Workload) -> str:
-    """Return what the interval of a setting shows, in a sentence. ``mean``: its cost, as pages print it."""
-    if math.isinf(shown.low):
+def paired(own: Sequence[Sample], reference: Sequence[Sample]) -> list[float]:
+    """Return the ratio of each value to the reference's of the same seed and block, where there is one."""
+    base = {(one.seed, one.block): one.value for one in reference}
+    return [one.value / base[one.seed, one.block] for one in own if (one.seed, one.block) in base]
+
+
+def _shown(
+    own: Sequence[Sample],
+    reference: Sequence[Sample],
+    one: Estimate,
+    workload: Workload,
+    *,
+    is_reference: bool,
+) -> Shown:
+    """What an estimate shows without the family."""
+    diverged = sum(not math.isfinite(sample.value) for sample in own)
+    if diverged:
+        return Shown("costs", len(own), *3 * (math.inf,), diverged=diverged)
+    if is_reference:
+        return Shown(UNDECIDED, len(own), 0.0, 0.0, 0.0)
+    mean, low, high = (_cost(value, workload) for value in (one.mean, one.low, one.high))
+    if one.n < MIN_SEEDS or not one.error:  # equal values of a grid are no interval
+        if math.isnan(mean) and workload.is_difference:
+            mean = _mean_cost(own, reference)
+        return Shown(UNDECIDED, one.n, mean, mean, mean)
+    return Shown(_word(one, workload), one.n, mean, low, high)
+
+
+def _mean_cost(own: Sequence[Sample], reference: Sequence[Sample]) -> float:
+    values: dict[str, list[float]] = {}
+    for one in reference:
+        values.setdefault(one.block, []).append(one.value)
+    costs = [np.mean(values[one.block]) - one.value for one in own if one.block in values]
+    return float(np.mean(costs)) if costs else math.nan
+
+
+def _together(
+    family: Collection[str],
+    shown: Mapping[str, Shown],
+    tested: Mapping[str, Estimate],
+    workload: Workload,
+) -> dict[str, bool]:
+    """Whether the class of each row of a family is shown with Holm's correction over the family. A row
+    without an interval is one of the family too, of which nothing is shown."""
+    none, low, high = _bounds(workload)
+    rows = [row for row in family if row in tested]
+    missing = [1.0] * (len(family) - len(rows))
+    is_small = holm([*(tested[row].p_inside(low, high) for row in rows), *missing])
+    differs = holm([*(tested[row].p_outside(none, none) for row in rows), *missing])
+    return {
+        row: _is_shown(small if shown[row].word == "equivalent" else large)
+        for row, small, large in zip(rows, is_small, differs, strict=False)
+    }
+
+
+def in_words(shown: Shown, workload: Workload) -> str:
+    """Return what the interval of a setting shows, in a sentence."""
+    if shown.diverged:
         return "Training diverged."
     if shown.n < MIN_SEEDS:
         return "Too few seeds."
-    if shown.low == shown.high == 0:
-        return "No cost: every seed ends as without compression."
-    if shown.low > 0:
-        return f"Costs {_about(mean, workload)}."
-    if shown.high < 0:
+    most = f"{_up(shown.high):g} {workload.unit}"
+    if shown.word == "equivalent":
+        if shown.low > 0:
+            return f"Equivalent; costs {-_up(-shown.low):g} to {most}."
+        if shown.high < 0:
+            return "Equivalent; slightly better."
+        return f"Equivalent: no cost seen, at most {most}."
+    if shown.word == "costs":
+        return f"Costs {_about(shown.mean, workload)}."
+    if shown.word == "better":
         return "Better than training without compression."
-    most = f"{math.ceil(round(10 * shown.high, 6)) / 10:g} {workload.unit}"
-    if shown.high < workload.margin:
-        return f"No cost seen, at most {most}."
+    if not shown.has_interval:
+        return "Not decided: all seeds have one value."
     return f"Not decided: no cost, or up to {most}."
+
+
+def _up(cost: float) -> float:
+    """A cost to one decimal, rounded up."""
+    return math.ceil(round(10 * cost, 6)) / 10
 
 
 def _about(cost: float, workload: Workload) -> str:
@@ -193,21 +306,22 @@ def cost_text(cost: float) -> str:
     return f"{round(cost, 2) + 0.0:.2f}" if abs(cost) < LARGE else f"{cost:.3g}"
 
 
-def _words(
-    estimates: Sequence[Estimate],
-    workload: Workload,
-    correct: Callable[[Sequence[float]], list[float]] = holm,
-) -> list[Word]:
-    """The word of each estimate. ``correct``: the p-values of a question for their number."""
-    none, margin = _effect(0.0, workload), _effect(workload.margin, workload)
-    low = -margin if workload.is_difference else 1 / margin
-    differs = correct([one.p_outside(none, none) for one in estimates])
-    is_small = correct([one.p_inside(low, margin) for one in estimates])
-    found: list[Word] = ["better" if one.mean < none else "worse" for one in estimates]
-    return [
-        "equivalent" if _is_shown(small) else word if _is_shown(large) else UNDECIDED
-        for word, large, small in zip(found, differs, is_small, strict=True)
-    ]
+def _word(one: Estimate, workload: Workload) -> Word:
+    """The class by an interval alone."""
+    none, low, high = _bounds(workload)
+    if low < one.low and one.high < high:
+        return "equivalent"
+    return "costs" if one.low > none else "better" if one.high < none else UNDECIDED
+
+
+def _bounds(workload: Workload) -> tuple[float, float, float]:
+    """No effect, and the lower and the upper end of the margin, as they are tested."""
+    margin = _effect(workload.margin, workload)
+    return _effect(0.0, workload), -margin if workload.is_difference else 1 / margin, margin
+
+
+def _is_finite(own: Sequence[Sample]) -> bool:
+    return all(math.isfinite(one.value) for one in own)
 
 
 def _is_shown(p: float) -> bool:

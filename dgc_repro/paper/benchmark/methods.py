@@ -17,12 +17,12 @@ from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import paired, profiles, speed, tradeoff, tuning
-from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, WORDS, Judged, Word
+from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.names import is_of, name_of
-from dgc_repro.paper.benchmark.paired import COST, LESS, OF_WORKLOAD, PAYLOAD, QUALITY
+from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, workloads
-from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number, seeds
+from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number
 from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -106,9 +106,11 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
     shown = [run for run in runs if TUNES not in run.method]
+    same = frame.twins(shown)
+    shown = [run for run in shown if run.row not in same]
     differ_in_workers = len({_workers(runs, name) for name in present}) > 1
     found = numbers(shown, None if differ_in_workers else speed.WORKERS)
-    judged = {name: judged_of(found, name) for name in present}
+    judged = {name: judged_of(shown, name) for name in present}
     titles = {name: workloads()[name].title for name in present}
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
@@ -136,12 +138,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             *(Section("What the seeds show", table) for table in classes),
             Section("Settings"),
             *(
-                Section(titles[name], _table(found, judged[name], shown, ways))
+                Section(titles[name], _table(found, judged[name], shown, ways, same))
                 for name in present
             ),
             *([] if scores is None else [Section("Score", scores)]),
             Section("Modelled time"),
             *([Section("Tuning", tuned), Section("All rates", rates)] if len(rates) else []),
+            Section("How the classes were found"),
         ],
         head=[
             ("training", "; ".join(_training(_dense(runs, name)[0]) for name in present)),
@@ -150,7 +153,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         said={
             "shows": "\n\n".join(_shows(one) for one in judged.values()),
             "classes": "\n".join(f"- *{word}*: {what}" for word, what in MEANINGS.items()),
-            "intervals": _intervals(judged),
+            "spread": "\n".join(f"- {one.spread_text}" for one in judged.values()),
+            "families": "\n".join(f"- {text}" for one in judged.values() for text in _families(one)),
+            "kinds": "\n".join(f"- {_kinds(shown, one)}" for one in judged.values()),
+            "looks": _looks(shown, judged),
             "workers": speed.WORKERS,
             "among": among,
             "largest": f"{profiles.LARGEST:g}",
@@ -160,15 +166,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "wire": WIRE_OF_OWN if differ_in_workers else WIRE_AT,
             "subject": "quality, bytes and time"
             + (" by the number of workers" if differ_in_workers else ""),
-            "twins": "; ".join(_twins(shown)) or "none",
+            "twins": "; ".join(_twins(same)) or "none",
         },
         figures=figures,
     )  # fmt: skip
 
 
-def _twins(runs: Sequence[Run]) -> list[str]:
+def _twins(same: Mapping[str, str]) -> list[str]:
     """The settings that trained exactly as another one, with their workloads."""
-    pairs = [(row.split(".", 1), first.split(".", 1)) for row, first in frame.twins(runs).items()]
+    pairs = [(row.split(".", 1), first.split(".", 1)) for row, first in same.items()]
     return [
         f"{name_of(setting)} as {name_of(first)} ({workloads()[name].title})"
         for (name, setting), (_, first) in pairs
@@ -177,16 +183,17 @@ def _twins(runs: Sequence[Run]) -> list[str]:
 
 def numbers(runs: Sequence[Run], workers: int | None = speed.WORKERS) -> pd.DataFrame:
     """The frame: quality, cost against dense, bytes and modelled speedups of each row
-    ``<workload>.<setting>``. Seeds whose dense training is missing or diverged are left out. ``workers``:
+    ``<workload>.<setting>``. Runs without dense training to compare with are left out. ``workers``:
     among how many times are modelled; None: among those that trained."""
     return frame.join(*(_numbers_of(runs, name, workers) for name in workloads()))
 
 
 def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataFrame:
     """The frame of one workload."""
-    own, dense = paired.with_reference(
+    own, reference = paired.with_reference(
         [run for run in runs if run.model == name], f"{name}.{DENSE}", workloads()[name]
     )
+    dense = reference.by_seed
     work = speed.Workload(own)
     steps = workloads()[name].steps_to_target
     fast = {seed: run for seed, run in dense.items() if np.isfinite(steps(run))}
@@ -204,7 +211,7 @@ def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataF
         return needed[0] / needed[1]
 
     quantities: dict[str, Quantity | Relative] = {
-        **paired.quantities(workloads()[name], f"{name}.{DENSE}", dense),
+        **paired.quantities(reference),
         STEPS: Quantity("steps", steps),
         SENT: Quantity("bytes", lambda run: wire_until(run, speed.WORKERS, steps(run))),
         **{title: Quantity("bytes", partial(wire_a_step, workers=n)) for n, title in WIRE.items()},
@@ -242,9 +249,14 @@ def wire_until(run: Run, workers: int, step: float) -> float:
     return float(share * wire_a_step(run, workers) * speed.exchanged(run))
 
 
-def judged_of(found: pd.DataFrame, name: str) -> Judged:
+def judged_of(runs: Sequence[Run], name: str) -> Judged:
     """What the costs of a workload's settings show: those that send the most bytes first."""
-    return paired.judged(found[found["row"].str.startswith(f"{name}.")], workloads()[name])
+    workload = workloads()[name]
+    own, dense = paired.with_reference(
+        [run for run in runs if run.model == name], f"{name}.{DENSE}", workload
+    )
+    families = [[f"{name}.{setting}" for setting in one.rows] for one in workload.families]
+    return paired.judged(own, dense, families or None)
 
 
 def _settings(judged: Judged, word: Word) -> list[str]:
@@ -258,33 +270,59 @@ def _shows(judged: Judged) -> str:
     counts = {word: len(_settings(judged, word)) for word in WORDS}
     seen = sorted({shown.n for shown in judged.shown.values()})
     n = f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
-    halves = judged.half_widths
-    narrow = sum(half <= judged.workload.margin for half in halves)
-    unit = judged.workload.unit_in_words
+    kept = sum(shown.survives or False for shown in judged.shown.values())
+    found = sum(count for word, count in counts.items() if word != UNDECIDED)
     return (
         f"{judged.workload.title}, n = {n}, {sum(counts.values())} settings: "
-        f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
-    ) + (
-        f" {narrow} of {len(halves)} intervals have a half-width of at most {judged.workload.margin:g} "
-        f"{unit}; the median half-width is {np.median(halves):.2f} {unit}."
-        if halves
-        else ""
+        f"{', '.join(f'{count} {word}' for word, count in counts.items())}. {kept} of the {found} "
+        "classes are shown in the family too."
     )
 
 
-def _intervals(judged: Mapping[str, Judged]) -> str:
-    """What the intervals are, in sentences."""
-    if all(one.prior is None for one in judged.values()):
-        return (
-            "With so few settings the intervals are plain 95 % t intervals. They are wider than those of "
-            "benchmark/methods, so a setting can be *worse* there and *undecided* here."
-        )
-    priors = "; ".join(f"{one.workload.title} {one.prior_text}" for one in judged.values())
-    return (
-        "The intervals are 95 % intervals of moderated t: with few seeds the variance of one setting is "
-        "hardly known, so it is shrunk to the variances of all settings of its workload. The standard "
-        f"deviations of this prior are: {priors}."
+def _families(judged: Judged) -> list[str]:
+    """The families of a workload, in sentences."""
+    workload = judged.workload
+    if not workload.families:
+        return [f"{workload.title}: the settings of this page, none fixed before their runs."]
+    return [
+        f"{workload.title}, {len(one.rows)} settings, fixed on {one.date}. Planned seeds: {one.seeds}."
+        for one in workload.families
+    ]
+
+
+def _kinds(runs: Sequence[Run], judged: Judged) -> str:
+    """How many runs of a workload each kind of processor trained, of dense training and of others."""
+    name = judged.reference.partition(".")[0]
+    own = Counter(
+        (run.processor or "not recorded", run.method == DENSE) for run in runs if run.model == name
     )
+    kinds = sorted({kind for kind, _ in own})
+    return f"{judged.workload.title}: " + "; ".join(
+        f"{kind} ({own[kind, True]} of dense training, {own[kind, False]} of other settings)"
+        for kind in kinds
+    )
+
+
+def _looks(runs: Sequence[Run], judged: Mapping[str, Judged]) -> str:
+    """What the first three seeds alone show of the settings that have more: the class that the page would
+    have had before the others were trained."""
+    early = [run for run in runs if run.seed < MIN_SEEDS]
+    found = []
+    for name, one in judged.items():
+        if not _dense(early, name):
+            continue
+        before = judged_of(early, name).shown
+        moved = [
+            f"{name_of(row.partition('.')[2])} {before[row].word} ({before[row].interval})"
+            for row, shown in one.shown.items()
+            if row != one.reference
+            and row in before
+            and before[row].n < shown.n
+            and before[row].word != shown.word
+        ]
+        if moved:
+            found.append(f"- {one.workload.title}: {'; '.join(moved)}.")
+    return "\n".join(found) or "- None has another class with more seeds."
 
 
 def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
@@ -309,29 +347,40 @@ def _notes(settings: Sequence[str]) -> list[str]:
 
 
 def _table(
-    found: pd.DataFrame, judged: Judged, runs: Sequence[Run], ways: Mapping[str, str]
+    found: pd.DataFrame,
+    judged: Judged,
+    runs: Sequence[Run],
+    ways: Mapping[str, str],
+    same: Mapping[str, str],
 ) -> pd.DataFrame:
-    """The settings of a workload, most bytes first. ``ways``: quantities of wire bytes by heading."""
+    """The settings of a workload, most bytes first. ``ways``: quantities of wire bytes by heading; ``same``:
+    rows that are the training of another one, whose name stands beside it."""
     rows = {row: row.partition(".")[2] for row in judged.shown}
     has_target = not found[(found["quantity"] == STEPS) & found["row"].isin(rows)].empty
     columns = (
-        seeds(COST),
         Column(judged.workload.heading, QUALITY, or_diverged),
-        Column(f"cost, {judged.workload.unit}", COST, partial(or_diverged, decimals=1)),
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(heading, way, amount) for heading, way in ways.items()),
         *([Column(STEPS, STEPS, _or_missed)] if has_target else []),
     )
-    named = {row: name_of(setting) for row, setting in rows.items()}
+    twins = {first: row.partition(".")[2] for row, first in same.items()}
+    named = {
+        row: name_of(setting) + (f" = {name_of(twins[row])}" if row in twins else "")
+        for row, setting in rows.items()
+    }
     table = frame.pivot(found, named, columns, "setting")
     own = {row: [run for run in runs if run.row == row] for row in rows}
     rates = [f"{own[row][-1].setting('optimizer.lr'):g}" for row in rows]
     table.insert(1, "rate", rates)
     table.insert(2, "rate of a step", [tuning.recorded(own[row]) for row in rows])
-    table.insert(6, "95 % interval", [one.interval for one in judged.shown.values()])
+    shown = judged.shown.values()
+    table.insert(3, "n", [str(one.n) for one in shown])
+    table.insert(5, f"cost, {judged.workload.unit}", [one.cost for one in shown])
+    table.insert(6, "95 % interval", [one.interval for one in shown])
     words = ["-" if name == DENSE else judged.shown[row].word for row, name in rows.items()]
     table.insert(7, "class", words)
+    table.insert(8, "in the family", [one.family for one in shown])
     return table
 
 

@@ -1,21 +1,21 @@
-"""Runs beside those of a reference with the same seed: quality, cost, bytes, and what the costs show.
+"""Runs beside those of a reference: quality, cost, bytes, and what the costs show.
 
 The benchmark's pages compare with dense training. ``compare --against`` compares with any setting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
-from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import speed
-from dgc_repro.paper.benchmark.classes import Judged, judge
+from dgc_repro.paper.benchmark.classes import Judged, judge, paired
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.frame import Quantity, Relative
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.statistics import Sample
 
 OF_WORKLOAD = (
     *("dataset", "model", "schedule"),
@@ -26,38 +26,69 @@ QUALITY, COST, PAYLOAD = "test quality", "cost against dense", "payload a step"
 LESS = "payload: times less than dense"
 
 
+class Reference:
+    """The runs of the row that others are compared with, those that diverged left out."""
+
+    def __init__(self, runs: Sequence[Run], row: str, workload: Workload) -> None:
+        self.row, self.workload = row, workload
+        own = (run for run in runs if run.row == row)
+        self.by_seed = {run.seed: run for run in own if np.isfinite(workload.quality(run))}
+        self.samples = [self.sample(run) for run in self.by_seed.values()]
+
+    def sample(self, run: Run) -> Sample:
+        """The quality by which a run is judged."""
+        return Sample(self.workload.judged(run), run.seed, run.processor)
+
+    def can_compare(self, run: Run) -> bool:
+        """Whether the reference has trained on the run's kind of processor; for a metric that is compared by
+        seed, with the run's seed."""
+        if self.workload.is_difference:
+            return any(one.block == run.processor for one in self.samples)
+        return bool(paired([self.sample(run)], self.samples))
+
+    def cost(self, run: Run) -> float:
+        """By how much a run is worse: points of accuracy against the mean of the reference on the same kind
+        of processor, or percent against the reference's run of the same seed there. NaN without one."""
+        own = self.sample(run)
+        if not self.workload.is_difference:
+            ratios = paired([own], self.samples)
+            return 100 * (ratios[0] - 1) if ratios else math.nan
+        base = [one.value for one in self.samples if one.block == own.block]
+        return float(np.mean(base)) - own.value if base else math.nan
+
+
 def with_reference(
     runs: Sequence[Run], row: str, workload: Workload
-) -> tuple[list[Run], dict[int, Run]]:
-    """Return the runs whose seed the reference ``row`` has, and the reference's runs by seed. Those of the
-    reference that diverged are left out."""
-    own = (run for run in runs if run.row == row and np.isfinite(workload.quality(run)))
-    reference = {run.seed: run for run in own}
-    return [run for run in runs if run.seed in reference], reference
+) -> tuple[list[Run], Reference]:
+    """Return the runs that can be compared with the reference ``row``, and the reference."""
+    reference = Reference(runs, row, workload)
+    return [run for run in runs if reference.can_compare(run)], reference
 
 
-def quantities(
-    workload: Workload, row: str, reference: Mapping[int, Run]
-) -> dict[str, Quantity | Relative]:
-    """Return the quantities of `frame.measure` that compare runs with the reference ``row``."""
+def quantities(reference: Reference) -> dict[str, Quantity | Relative]:
+    """Return the quantities of `frame.measure` that compare runs with the reference."""
+    workload = reference.workload
     return {
         QUALITY: Quantity("", workload.quality),
-        COST: Quantity(workload.unit, lambda run: workload.cost(run, reference[run.seed])),
+        COST: Quantity(workload.unit, reference.cost),
         PAYLOAD: Quantity("bytes", payload),
-        LESS: Relative(PAYLOAD, row, inverse=True),
+        LESS: Relative(PAYLOAD, reference.row, inverse=True),
     }
 
 
-def judged(found: pd.DataFrame, workload: Workload) -> Judged:
-    """Judge the costs of a frame's rows, those that send the most bytes first."""
-    own = found[found["quantity"] == PAYLOAD]
-    rows = (
-        own.groupby("row", sort=False)["value"]
-        .mean()
-        .sort_values(ascending=False, kind="stable")
-        .index
+def judged(
+    runs: Sequence[Run], reference: Reference, families: Sequence[Sequence[str]] | None = None
+) -> Judged:
+    """Judge the rows of runs, those that send the most bytes first. ``families``: of rows."""
+    sent: dict[str, list[float]] = {}
+    samples: dict[str, list[Sample]] = {}
+    for run in runs:
+        sent.setdefault(run.row, []).append(payload(run))
+        samples.setdefault(run.row, []).append(reference.sample(run))
+    ordered = sorted(samples, key=lambda row: -float(np.mean(sent[row])))
+    return judge(
+        {row: samples[row] for row in ordered}, reference.row, reference.workload, families
     )
-    return judge({row: frame.of(found, COST, row) for row in rows}, workload)
 
 
 def payload(run: Run) -> float:

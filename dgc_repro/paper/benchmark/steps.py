@@ -37,7 +37,11 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )
     tables = []
     for name in present:
-        own = {run.row: float(run.setting("train.steps_share", 1.0)) for run in runs if run.model == name}
+        own = {
+            run.row: float(run.setting("train.steps_share", 1.0))
+            for run in runs
+            if run.model == name
+        }
         rows = {row: f"{own[row]:g}" for row in sorted(own, key=lambda row: -own[row])}
         columns = [
             seeds(LOSS),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dgc_repro.paper.benchmark.names import name_of
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, cost, or_diverged, quality, workloads
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, quality, workloads
 from dgc_repro.paper.records import Run
 
 BySeed = Mapping[int, Run]
@@ -62,7 +62,8 @@ def best_rates(runs: Sequence[Run], name: str) -> list[dict[str, str]]:
 
     def costs(setting: str, rate: float, base: float) -> list[float]:
         own, dense = tried[setting].get(rate, {}), tried[DENSE][base]
-        return [cost(own[seed], dense[seed]) for seed in sorted(own.keys() & dense.keys())]
+        both = sorted(own.keys() & dense.keys())
+        return [workload.cost_of_test(own[seed], dense[seed]) for seed in both]
 
     lines = []
     for setting, rates in tried.items():

@@ -18,6 +18,16 @@ ACCURACY = "accuracy_percent"
 DENSE = "dense"
 TUNES = "_lr"
 """Part of the name of a row that only tunes the learning rate."""
+TEST_IMAGES = {"cifar10": 10_000, "cifar100": 10_000, "fashion_mnist": 10_000}
+"""Images of the whole test split, by the module of a data set."""
+
+
+class Family(NamedTuple):
+    """Settings that are judged together, fixed on a date, and the seeds that were planned for each."""
+
+    date: str
+    seeds: str
+    rows: Sequence[str]
 
 
 class Workload(NamedTuple):
@@ -27,6 +37,7 @@ class Workload(NamedTuple):
     margin     of equivalence: points of accuracy, or percent of another metric
     target     of the metric in a test during training; None: that of the runs (``stopping.target``)
     full_size  the model of results/bench that the workload's model is a slim version of; empty: none
+    families   the settings that are judged together, the first family first
     """
 
     title: str
@@ -34,6 +45,7 @@ class Workload(NamedTuple):
     margin: float
     target: float | None = None
     full_size: str = ""
+    families: Sequence[Family] = ()
 
     @property
     def is_difference(self) -> bool:
@@ -61,10 +73,21 @@ class Workload(NamedTuple):
         worst = -np.inf if self.is_difference else np.inf
         return worst if pd.isna(value) else float(value)
 
-    def cost(self, run: Run, reference: Run) -> float:
-        """What a run loses against another one, in the workload's unit."""
+    def cost_of_test(self, run: Run, reference: Run) -> float:
+        """What a run loses against another one on the test split, in the workload's unit."""
         own, base = self.quality(run), self.quality(reference)
         return base - own if self.is_difference else 100 * (own / base - 1)
+
+    def judged(self, run: Run) -> float:
+        """The quality by which a run is judged: the metric, of accuracy on the test and the validation images
+        together, where it is known how many these are."""
+        test = self.quality(run)
+        column = f"validation/{self.metric}"
+        sizes = images_of(run)
+        if not (self.is_difference and sizes and column in run.epochs and np.isfinite(test)):
+            return test
+        tested, held_out = sizes
+        return (tested * test + held_out * self.quality(run, "validation")) / (tested + held_out)
 
     def steps_to_target(self, run: Run) -> float:
         """Steps until the first test with the target or better; inf: there is none, NaN: there is no target.
@@ -90,7 +113,21 @@ def artifacts() -> tuple[Mapping[str, Any], ...]:
 def workloads() -> dict[str, Workload]:
     """The workloads of all artifacts by name, in the order in which pages show them."""
     stated = (item for node in artifacts() for item in node.get("workloads", {}).items())
-    return {name: Workload(**settings) for name, settings in stated}
+    return {
+        name: Workload(
+            **{**own, "families": tuple(Family(**family) for family in own.get("families", ()))}
+        )
+        for name, own in stated
+    }
+
+
+def images_of(run: Run) -> tuple[int, int] | None:
+    """How many test and validation images a run is scored on; None where its config does not say it."""
+    dataset = run.setting("dataset", {})
+    name = str(dataset.get("_target_", "")).split(".")[-2:-1]
+    test = dataset.get("test_size") or TEST_IMAGES.get(name[0] if name else "")
+    held_out = dataset.get("validation")
+    return (int(test), int(held_out)) if test and held_out else None
 
 
 def usual_margin(metric: str) -> float:
@@ -102,11 +139,6 @@ def usual_margin(metric: str) -> float:
 def quality(run: Run, split: str = "test") -> float:
     """The metric of a run's workload in the last test. Infinite: training diverged."""
     return workloads()[run.model].quality(run, split)
-
-
-def cost(run: Run, dense: Run) -> float:
-    """What a run loses against dense training, in the unit of its workload."""
-    return workloads()[run.model].cost(run, dense)
 
 
 def or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
