@@ -34,11 +34,12 @@ from dgc_repro.launch import cli_args
 from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import conf_dir
-from dgc_repro.network.cost import Calls, Costs, seconds_of
+from dgc_repro.network.cost import Calls, Costs
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import facts, pool
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
 from dgc_repro.paper.benchmark.methods import judged_of
 from dgc_repro.paper.benchmark.tradeoff import stated
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
@@ -57,8 +58,6 @@ FASTER = 1.05
 WIDTH = 79
 METHOD = ("compressor", "wrap", "wrapper", "policy")
 """Keys of a run that make up a method."""
-OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd", "muon", "muloco", "dion")
-"""Name prefixes of settings whose cost is not an effect of compression alone."""
 MEASURED = 3
 """Settings that ``measure=true`` times."""
 YOURS = "yours"
@@ -124,7 +123,8 @@ class Question:
 class Row:
     """A setting among so many workers; seconds. ``run``: the first of its runs; ``cost``: what its seeds
     show, None for dense training, of no seeds for a method that the benchmark does not have; ``exchange``:
-    compress and decompress; ``hidden``: communication behind backward."""
+    compress and decompress; ``hidden``: communication behind backward; ``share``: its cost as a share of the
+    steps, None where nobody has measured it."""
 
     run: Run
     cost: Shown | None
@@ -133,6 +133,7 @@ class Row:
     exchange: float
     communicate: float
     hidden: float
+    share: Share | None = None
 
     @property
     def step(self) -> float:
@@ -172,8 +173,16 @@ class Benchmark:
             )
         every = pages["methods"]["runs"]
         own = [run for run in every if f"-{name}." in run and TUNES not in run]
-        self.runs: Sequence[Run] = pool.read(place, own)
+        every_run = pool.read(place, own)
+        self.runs: Sequence[Run] = [run for run in every_run if not is_shortened(run)]
         self.workload = workloads()[name]
+        calibration = calibrations(every_run, {name: self.workload}).get(name)
+        rows = {run.row for run in self.runs}
+        self.shares: dict[str, Share | None] = dict.fromkeys(rows)
+        if calibration is not None:
+            for row in rows:
+                own_runs = [run for run in self.runs if run.row == row]
+                self.shares[row] = calibration.share(own_runs)
         self.judged = judged_of(self.runs, name)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
@@ -194,7 +203,7 @@ class Benchmark:
             raise UserError(f"network.{error}") from error
         rows, left_out = [], []
         for name, run in sorted(self._first.items(), key=lambda item: item[0] != DENSE):
-            exchange = None if _changes(run) else self._exchange(asked, run, workers)
+            exchange = self._exchange(asked, run, workers) if speed.is_predicted(run) else None
             if exchange is None:
                 left_out.append(name)
                 continue
@@ -202,11 +211,10 @@ class Benchmark:
             calls = speed.enlarged(
                 run, calls, self._work.parameters, self._work.vectors, asked.model.sizes
             )
-            communicate = seconds_of(calls, costs)
-            most = speed.BACKWARD * asked.compute if speed.can_overlap(run) else 0.0
+            communicate, hidden = speed.talked(run, calls, costs, asked.compute)
             cost = None if name == DENSE else self.judged.shown[run.row]
-            hidden = min(communicate, most)
-            rows.append(Row(run, cost, calls, asked.compute, exchange, communicate, hidden))
+            share = None if name == DENSE else self.shares[run.row]
+            rows.append(Row(run, cost, calls, asked.compute, exchange, communicate, hidden, share))
         return rows, sorted(left_out)
 
     def _exchange(self, asked: Question, run: Run, workers: int) -> float | None:
@@ -226,15 +234,6 @@ def _by_method(counts: pd.DataFrame, full_size: str) -> dict[str, dict[str, floa
     own = counts[(counts["model"] == full_size) & counts["launches"].notna()]
     lines = own.set_index("method")[["launches", "syncs", "touched_mb"]].iterrows()
     return {str(method): dict(line) for method, line in lines}
-
-
-def _changes(run: Run) -> bool:
-    """Whether the setting changes with the steps by more than a plan, or its optimizer is not SGD."""
-    return (
-        run.method.startswith(OTHER_OPTIMIZER)
-        or run.setting("train.local_steps", 1) > 1
-        or speed.policy_of(run.config) not in speed.PLANNED
-    )
 
 
 def recommend(arguments: Sequence[str]) -> None:
@@ -475,6 +474,12 @@ def answer(
         "uncompressed training."
         + (" No setting is shown to cost less." if cost == min(r.at_most for r in rows[1:]) else "")
     )
+    if lead.share is not None:
+        net, low, high = lead.share.net(dense.step / lead.step)
+        yield from _filled(
+            f"It costs {lead.share.text} % of the steps that uncompressed training needs for the same loss, "
+            f"so a training is {net:.1f} times as fast ({low:.1f} to {high:.1f})."
+        )
     yield ""
     yield f"  {command_of(lead.run)}{' exchange.overlap=true' if lead.hidden else ''}"
     yield ""
@@ -494,6 +499,8 @@ def table(rows: Sequence[Row], workers: int, benchmark: Benchmark) -> Table:
     dense = next(row for row in rows if row.cost is None)
     headings = ["setting", "cost", "95 %\ninterval", "at\nmost", "sent\nMB"]
     headings += ["compress\nms", "step\nms", "times\nas fast"]
+    has_shares = any(row.share is not None for row in rows)
+    headings += ["net"] if has_shares else []
     cells: list[list[str]] = []
     for row in sorted(rows, key=lambda row: row.cost is not None):
         if row.cost is None:
@@ -504,9 +511,9 @@ def table(rows: Sequence[Row], workers: int, benchmark: Benchmark) -> Table:
             at_most = f"{row.at_most:.1f}" if math.isfinite(row.at_most) else "-"
             costs = [f"{row.cost.mean:.2f}", row.cost.interval, at_most]
         numbers = (row.sent / 1e6, 1e3 * row.exchange, 1e3 * row.step)
-        cells.append(
-            [row.run.method, *costs, *map(_short, numbers), f"{dense.step / row.step:.1f}"]
-        )
+        times = dense.step / row.step
+        net = [f"{row.share.net(times)[0]:.1f}" if row.share else "-"] if has_shares else []
+        cells.append([row.run.method, *costs, *map(_short, numbers), f"{times:.1f}", *net])
     return grid(
         f"{workers} worker{'s' * (workers > 1)}, by cost in {benchmark.workload.unit_in_words}",
         headings,
@@ -540,7 +547,8 @@ def foot(
     """What the columns mean, and which settings the table does not have."""
     yield from _filled(
         f"cost: {benchmark.workload.unit_in_words} against dense training. at most: the upper end of "
-        "the interval, which holds for one setting at a time. compress: and decompress."
+        "the interval, which holds for one setting at a time. compress: and decompress. net: times as "
+        "fast, less the share of the steps that the setting costs."
     )
     if asked.method is None and (missing := len(every) - len(shown)) > 0:
         why = (

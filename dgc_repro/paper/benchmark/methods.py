@@ -16,8 +16,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
-from dgc_repro.paper.benchmark import paired, profiles, speed, tradeoff, tuning
+from dgc_repro.paper.benchmark import net, paired, profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
+from dgc_repro.paper.benchmark.equivalent import Calibration, Share, calibrations, is_shortened
 from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
@@ -105,6 +106,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     runs = [run for run in runs if run.model in present]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
+    fitted = calibrations(runs, {name: workloads()[name] for name in present})
+    runs = [run for run in runs if not is_shortened(run)]
     shown = [run for run in runs if TUNES not in run.method]
     same = frame.twins(shown)
     shown = [run for run in shown if run.row not in same]
@@ -112,6 +115,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     found = numbers(shown, None if differ_in_workers else speed.WORKERS)
     judged = {name: judged_of(shown, name) for name in present}
     titles = {name: workloads()[name].title for name in present}
+    shares = {name: _shares(shown, name, one) for name, one in fitted.items()}
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     is_quick = scale == SHOWS_THAT_IT_RUNS
@@ -126,6 +130,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         for name, one in judged.items():
             own = [run for run in shown if run.model == name]
             figures[f"bytes_{name}"] = _bytes_figure(found, one, own, scale)
+    for name, of_name in shares.items():
+        own = [run for run in shown if run.model == name]
+        if drawing := net.figure(own, workloads()[name], of_name, scale):
+            figures["net"] = drawing
     timed = [name for name in present if not _on_gpu(runs, name)]
     if fast := {titles[name]: rows for name in timed if (rows := _fast_rows(found, judged[name]))}:
         used = [run for run in shown if run.model in timed]
@@ -141,6 +149,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
                 Section(titles[name], _table(found, judged[name], shown, ways, same))
                 for name in present
             ),
+            *([Section("Equivalent steps", _equivalent(shown, shares))] if shares else []),
             *([] if scores is None else [Section("Score", scores)]),
             Section("Modelled time"),
             *([Section("Tuning", tuned), Section("All rates", rates)] if len(rates) else []),
@@ -170,6 +179,41 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         },
         figures=figures,
     )  # fmt: skip
+
+
+def _shares(runs: Sequence[Run], name: str, calibration: Calibration) -> dict[str, Share]:
+    """The cost of each setting of a workload as a share of the steps, by method."""
+    own: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.model == name and run.method != DENSE:
+            own.setdefault(run.method, []).append(run)
+    found = {method: calibration.share(of) for method, of in own.items()}
+    return {method: share for method, share in found.items() if share is not None}
+
+
+def _equivalent(runs: Sequence[Run], shares: Mapping[str, Mapping[str, Share]]) -> pd.DataFrame:
+    """The settings with the share of the steps that they cost, and the net speedups of the full-size model on
+    each network, where there is one; the smallest share first."""
+    table = []
+    for name, of_name in shares.items():
+        workload, own = workloads()[name], [run for run in runs if run.model == name]
+        model = net.full_size(workload)
+        steps = {
+            title: net.step_speedups(own, model, network) if model else {}
+            for title, network in NETWORKS.items()
+        }
+        for method, share in sorted(of_name.items(), key=lambda item: (item[1].mean, item[1].low)):
+            speedups = {
+                title: f"{share.net(of[method])[0]:.2g}" if method in of else "-"
+                for title, of in steps.items()
+            }
+            line = {
+                "workload": workload.title,
+                "setting": name_of(method),
+                "% of the steps": share.text,
+            }
+            table.append(line | speedups)
+    return pd.DataFrame(table)
 
 
 def _twins(same: Mapping[str, str]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dgc_repro.network.cost import Calls, Costs, Step
+from dgc_repro.network.cost import Calls, Costs, Step, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark.workloads import DENSE
 from dgc_repro.paper.records import Run
@@ -42,6 +42,8 @@ BACKWARD = 2 / 3
 PLANNED = ("Fixed", "Scheduled", "Warmup")
 """Policies whose rungs are known before the run."""
 FLOAT_BYTES = 4
+OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd", "muon", "muloco", "dion")
+"""Name prefixes of settings whose cost is not an effect of compression alone."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,23 @@ def exchanged(run: Run) -> float:
     if run.setting("train.local_steps", 1) > 1:
         return float(run.summary["steps"])
     return float(run.summary["steps"] - run.epochs["train/skipped_steps"].sum())
+
+
+def is_predicted(run: Run) -> bool:
+    """Whether the time of a step can be predicted: the setting changes with the steps by no more than a plan,
+    and has no optimizer of its own and no local steps."""
+    return not (
+        run.method.startswith(OTHER_OPTIMIZER)
+        or run.setting("train.local_steps", 1) > 1
+        or policy_of(run.config) not in PLANNED
+    )
+
+
+def talked(run: Run, calls: Calls, costs: Costs, compute: float) -> tuple[float, float]:
+    """Seconds of a step's communication, and those of them that backward hides. ``compute``: of forward and
+    backward."""
+    communicate = seconds_of(calls, costs)
+    return communicate, min(communicate, BACKWARD * compute) if can_overlap(run) else 0.0
 
 
 def can_overlap(run: Run) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-import pandas as pd
+import numpy as np
+from matplotlib.axes import Axes
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import frame
+from dgc_repro.paper import frame, panels, plot
+from dgc_repro.paper.artifact import described
+from dgc_repro.paper.benchmark.equivalent import Calibration, calibrations, loss_of
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.frame import Column, Quantity, seeds
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 
 ALIKE = ("scale.name", "train.on_nonfinite")
-STEPS, ACCURACY, LOSS, FIT = "steps", "test accuracy", "test loss", "loss on training data"
+STEPS, ACCURACY, LOSS, FIT = "steps", "test accuracy", "loss", "loss on training data"
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -31,25 +36,85 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         {
             STEPS: Quantity("steps", lambda run: float(run.summary["steps"])),
             ACCURACY: Quantity("%", lambda run: run.last("test/accuracy_percent")),
-            LOSS: Quantity("nats", lambda run: run.last("test/loss")),
-            FIT: Quantity("nats", lambda run: run.last("fit/loss")),
+            LOSS: Quantity("nats", loss_of),
+            FIT: Quantity(
+                "nats", lambda run: run.last("fit/loss") if "fit/loss" in run.epochs else math.nan
+            ),
         },
     )
+    columns = [
+        seeds(LOSS),
+        Column(STEPS, STEPS, 0),
+        Column("test accuracy, %", ACCURACY, 2),
+        Column("loss, nats", LOSS, 4),
+        Column("loss on training data, nats", FIT, 4),
+    ]
     tables = []
     for name in present:
-        own = {
+        shares = {
             run.row: float(run.setting("train.steps_share", 1.0))
             for run in runs
             if run.model == name
         }
-        rows = {row: f"{own[row]:g}" for row in sorted(own, key=lambda row: -own[row])}
-        columns = [
-            seeds(LOSS),
-            Column(STEPS, STEPS, 0),
-            Column("test accuracy, %", ACCURACY, 2),
-            Column("test loss, nats", LOSS, 4),
-            Column("loss on training data, nats", FIT, 4),
-        ]
-        table: pd.DataFrame = frame.pivot(found, rows, columns, "share of the steps")
+        rows = {row: f"{shares[row]:g}" for row in sorted(shares, key=lambda row: -shares[row])}
+        table = frame.pivot(found, rows, columns, "share of the steps")
         tables.append(Section(workloads()[name].title, table))
-    return made(__file__, scale, runs, found, tables, head=[("model", "see the titles")])
+    fitted = calibrations(runs, {name: workloads()[name] for name in present})
+    return made(
+        __file__,
+        scale,
+        runs,
+        found,
+        [Section("What a saved step costs"), *tables],
+        head=[("model", "see the titles")],
+        said={"curves": "\n".join(map(_curve, fitted.values())) or "- too few runs for a curve"},
+        figures={"steps": _figure(fitted, runs, scale)} if fitted else {},
+    )
+
+
+def _curve(calibration: Calibration) -> str:
+    """A calibration in a sentence."""
+    a, b = calibration.curve
+    tenth = -math.log(0.9)
+    return (
+        f"- {calibration.workload.title}: {a * tenth + b * tenth**2:.4f} nats for a tenth of the steps; the "
+        f"curve is {a:.4f} ln(1/f) {'+' if b >= 0 else '-'} {abs(b):.4f} ln(1/f)^2 with a residual standard "
+        f"deviation of {calibration.sd:.4f} nats and {calibration.df} degrees of freedom."
+    )
+
+
+def _figure(fitted: Mapping[str, Calibration], runs: Sequence[Run], scale: str) -> Drawing:
+    """Describe the figure of the runs and their curves: a panel a workload."""
+
+    def parts() -> plot.Panels:
+        return [
+            panels.panel(
+                one.workload.title,
+                partial(_draw, one=one),
+                x="share of the steps that is saved (%)",
+                y="loss above whole training (nats)",
+            )
+            for one in fitted.values()
+        ]
+
+    note = (
+        "Points are runs, each less what the fit gives whole training on the run's kind of processor. "
+        "Lines are the quadratics."
+    )
+    return described(
+        "What dense training loses with fewer steps",
+        note,
+        runs,
+        scale,
+        parts,
+        size=(4.2, 3.2),
+        legend=0,
+    )
+
+
+def _draw(axes: Axes, one: Calibration) -> None:
+    saved = 100 * (1 - np.array(one.fractions))
+    axes.plot(saved, one.above, "o", color=plot.BLUE, markersize=4, alpha=0.7)
+    share = np.linspace(0, one.most, 200)
+    at, (a, b) = -np.log(1 - share / 100), one.curve
+    axes.plot(share, a * at + b * at**2, color=plot.BLACK)

@@ -1,0 +1,122 @@
+"""Net speedups: how much sooner a model of full size has trained, with the steps that a setting costs more.
+
+A step is modelled: compute, compress and decompress of a GPU from the published counts (results/bench), the
+network by its model. The share of the steps that a setting costs is measured with the benchmark's small model
+(equivalent.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from dgc_repro.names import results_dir
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.profile import Network
+from dgc_repro.paper import panels, plot
+from dgc_repro.paper.artifact import described
+from dgc_repro.paper.benchmark import speed
+from dgc_repro.paper.benchmark.equivalent import Share
+from dgc_repro.paper.benchmark.names import name_of
+from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts
+from dgc_repro.paper.page import Drawing
+from dgc_repro.paper.records import Run
+
+GPU = "v100"
+BASE = "forward and backward"
+"""The line of the counts that has the model itself."""
+RATES = tuple(float(rate) for rate in np.logspace(-1, 2, 31))
+"""Gbit/s of the figure."""
+LATENCY = "25us"
+
+
+@dataclass(frozen=True)
+class FullSize:
+    """The full-size model of a workload: its counted steps on `GPU`, by method in ms, and its sizes."""
+
+    name: str
+    sizes: speed.Sizes
+    compute: float
+    exchange: Mapping[str, float]
+
+    @property
+    def where(self) -> str:
+        """The model with its GPU, in words."""
+        return f"{self.name} of {self.sizes.parameters / 1e6:.1f} M parameters on a {GPU.upper()}"
+
+
+def full_size(workload: Workload) -> FullSize | None:
+    """The full-size model of a workload; None where it has none, or nobody has counted it."""
+    counts = speed.counts(results_dir()) if workload.full_size else None
+    if counts is None:
+        return None
+    own = counts[counts["model"] == workload.full_size].set_index("method")
+    if BASE not in own.index:
+        return None
+    numbers: dict[str, float] = own.loc[[BASE]].iloc[0].to_dict()
+    taken: pd.Series = own[f"modelled_{GPU}_ms"].drop(BASE).dropna() / 1e3
+    return FullSize(
+        workload.full_size,
+        speed.Sizes(numbers["parameters"], numbers["vectors"], numbers["factors"]),
+        numbers[f"modelled_{GPU}_ms"] / 1e3,
+        {str(method): float(seconds) for method, seconds in taken.items()},
+    )
+
+
+def step_speedups(
+    runs: Sequence[Run], model: FullSize, network: Network, workers: int = speed.WORKERS
+) -> dict[str, float]:
+    """How many times as fast as dense training's a step of each method is, of those that can be predicted."""
+    work, costs, found = speed.Workload(runs), Costs(network, workers), {}
+    for run in {run.method: run for run in runs}.values():
+        if run.method in model.exchange and speed.is_predicted(run):
+            calls = speed.calls_at(run, workers)
+            calls = speed.enlarged(run, calls, work.parameters, work.vectors, model.sizes)
+            talk, hidden = speed.talked(run, calls, costs, model.compute)
+            found[run.method] = model.compute + model.exchange[run.method] + talk - hidden
+    return {method: found[DENSE] / seconds for method, seconds in found.items()}
+
+
+def stated() -> tuple[str, ...]:
+    """The settings of the figure (conf/paper/benchmark.yaml)."""
+    return next((tuple(node["net"]) for node in artifacts() if "net" in node), ())
+
+
+def figure(
+    runs: Sequence[Run], workload: Workload, shares: Mapping[str, Share], scale: str
+) -> Drawing | None:
+    """Describe the figure of net speedup against bandwidth; None without a model of full size or without the
+    share of a setting. ``shares``: by method."""
+    model = full_size(workload)
+    settings = [name for name in stated() if name in shares]
+    if model is None or not settings:
+        return None
+
+    def draw(axes: Axes) -> None:
+        steps = [
+            step_speedups(runs, model, Network(rate=f"{rate:g}gbit", latency=LATENCY))
+            for rate in RATES
+        ]
+        axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)
+        for place, setting in enumerate(name for name in settings if name in steps[0]):
+            net = np.array([shares[setting].net(one[setting]) for one in steps])
+            color = plot.CYCLE[place % len(plot.CYCLE)]
+            axes.plot(RATES, net[:, 0], color=color, label=name_of(setting))
+            axes.fill_between(RATES, net[:, 1], net[:, 2], color=color, alpha=0.15, linewidth=0)
+
+    note = (
+        f"A step of {model.where} among {speed.WORKERS} workers is modelled, and multiplied by one less the "
+        "share of the steps that the setting costs, which is measured with the small model. Bands are the 95 % "
+        "intervals of that share alone. The line at 1 is training without compression."
+    )
+    used = [run for run in runs if run.method in (*settings, DENSE)]
+    title = f"Net speedup of {model.name} by bandwidth: step speedup x (1 - share of the steps)"
+    return described(
+        title, note, used, scale,
+        lambda: [panels.panel("", draw, x="Gbit/s a worker", y="net speedup", log="xy")],
+        size=(6.4, 4.2), legend=3,
+    )  # fmt: skip
