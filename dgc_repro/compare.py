@@ -63,11 +63,12 @@ DENSE = "Dense"
 LEAST_WIDTH, WIDTH_OF_A_FILE = 80, 100
 """Characters of a line on a terminal, and where there is none."""
 CLASSES = (
-    "The cost is how much worse a setting is than the reference with the same seed. A class is the first "
-    "of these that is shown: "
-    f"{', '.join(f'{word} ({what})' for word, what in MEANINGS.items())}. A class has Holm's correction over "
-    "the settings of the table; the class alone has none. More seeds: so many, of the setting and of the "
-    "reference, would decide the class if the mean and the spread stay as they are."
+    "The cost is how much worse a setting is than the reference; of accuracy on test and validation images "
+    "together. A class is the first of these that fits: "
+    f"{', '.join(f'{word} ({what})' for word, what in MEANINGS.items())}. In the family: whether the class "
+    "is shown with Holm's correction over the settings of the table too. More seeds: so many would decide "
+    "the class if the mean and the spread stay as they are. Accuracy has one variance for all settings, or, "
+    "among fewer than five, pairs of one seed; other metrics are ratios of one seed."
 )
 MARKERS = (*plot.MARKERS, "<", ">", "p", "*", "h", "d", "8")
 LEAST_SPAN = 2.0

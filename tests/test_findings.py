@@ -7,6 +7,7 @@ dgc_repro/paper/findings.md has the words; every number in it is a field that fi
 from __future__ import annotations
 
 import functools
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import pytest
 from dgc_repro.errors import UserError
 from dgc_repro.paper import findings, pool
 from dgc_repro.paper.benchmark import methods, paired
-from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.classes import Shown, Word
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.findings import Effect, Setting
 
@@ -96,22 +97,27 @@ def test_results_without_a_page_of_the_findings_are_refused_in_one_line(tmp_path
 def setting(low: float, high: float, *, percent: bool = False, n: int = 3) -> Setting:
     mean = (low + high) / 2
     workload = Workload("", "loss" if percent else "accuracy_percent", 0.5)
-    return Setting(workload, [mean] * n, Shown("undecided", n, mean, low, high), {})
+    word: Word = "undecided"
+    if low < high:
+        is_small = max(-low, high) < 0.5
+        word = "equivalent" if is_small else "costs" if low > 0 else "better" if high < 0 else word
+    return Setting(workload, Shown(word, n, mean, low, high, diverged=int(math.isinf(low))), {})
 
 
 @pytest.mark.parametrize(
     ("own", "words", "change"),
     [
-        (setting(-0.29, 0.49), "No cost seen, at most 0.5 points.", "-0.1 (-0.49 to +0.29)"),
-        (setting(-0.4, 0.4), "No cost seen, at most 0.4 points.", "0.0 (-0.40 to +0.40)"),
+        (setting(-0.29, 0.49), "Equivalent: no cost seen, at most 0.5 points.", "-0.1 (-0.49 to +0.29)"),
+        (setting(-0.4, 0.4), "Equivalent: no cost seen, at most 0.4 points.", "0.0 (-0.40 to +0.40)"),
         (setting(-0.42, 0.59), "Not decided: no cost, or up to 0.6 points.", "-0.1 (-0.59 to +0.42)"),
         (setting(0.05, 0.92), "Costs about half a point.", "-0.5 (-0.92 to -0.05)"),
         (setting(0.73, 1.45), "Costs about 1 point.", "-1.1 (-1.45 to -0.73)"),
         (setting(3.2, 4.05), "Costs about 3.5 points.", "-3.6 (-4.05 to -3.20)"),
-        (setting(0.01, 0.2), "Costs less than half a point.", "-0.1 (-0.20 to -0.01)"),
+        (setting(0.01, 0.2), "Equivalent; costs 0 to 0.2 points.", "-0.1 (-0.20 to -0.01)"),
+        (setting(-0.3, -0.1), "Equivalent; slightly better.", "+0.2 (+0.10 to +0.30)"),
         (setting(-1.0, -0.2), "Better than training without compression.", "+0.6 (+0.20 to +1.00)"),
         (setting(0.8, 0.8, n=1), "Too few seeds.", "-0.8 (one seed)"),
-        (setting(0.0, 0.0), "No cost: every seed ends as without compression.", "0.0"),
+        (setting(0.0, 0.0), "Not decided: all seeds have one value.", "0.0"),
         (setting(40.43, 43.3, percent=True), "Costs about 42 %.", "+41.9 (+40.43 to +43.30)"),
         (setting(float("inf"), float("inf")), "Training diverged.", "diverged"),
     ],
@@ -173,17 +179,17 @@ def test_every_other_number_is_filled_in() -> None:
 
 
 def test_four_bits_are_the_setting_to_try_first() -> None:
-    assert workloads()["low"]["uniform_4"].words.startswith("No cost seen")
+    assert workloads()["low"]["uniform_4"].shown.word == "equivalent"
     several = [one["uniform_4"] for one in workloads().values()]
     assert len(several) == 6
     for own in several:
         assert own.shown.has_interval
-        assert not own.shown.is_worse
+        assert own.shown.word in ("equivalent", "undecided")
         assert 7 < own.bytes[paired.LESS] < 8
     plain = {name: one["uniform_4_plain"] for name, one in workloads().items()}
     trained = {name: own for name, own in plain.items() if own.change != "no runs"}
     assert len(trained) == 4
-    assert {name for name, own in trained.items() if own.shown.is_worse} == {"transformer"}
+    assert {name for name, own in trained.items() if own.shown.word == "costs"} == {"transformer"}
 
 
 def test_shards_remove_the_growth_of_the_traffic() -> None:
@@ -210,10 +216,10 @@ def test_settings_that_send_30_times_fewer_bytes_cost_accuracy() -> None:
     assert f"{float(low['dense'].quality):.0f}" == "82"
     strong = [low[name] for name in low.names if low[name].bytes[paired.LESS] >= 30]
     assert len(strong) > 10
-    assert all(own.shown.is_worse for own in strong if own.shown.n >= 3)
+    assert all(own.shown.word == "costs" for own in strong if own.shown.n >= 3)
     gpt = workloads()["gpt"]
     stronger = [gpt[name] for name in gpt.names if gpt[name].bytes[paired.LESS] >= 30]
-    assert all(own.shown.is_worse for own in stronger)
+    assert all(own.shown.word == "costs" for own in stronger if own.shown.n >= 3)
     section = TEMPLATE.partition("\n## 4. ")[2].partition("\n## 5. ")[0]
     for name in re.findall(r"air\[(\S+)\]\.change", section):
         assert low[name].bytes[paired.LESS] >= 30
@@ -225,7 +231,7 @@ def test_the_cost_is_much_larger_on_the_gpt() -> None:
     assert round(workloads()["low"]["topk_0.01"].shown.mean) == 1
     assert 40 < workloads()["gpt"]["topk_0.01"].shown.mean < 45  # more than two fifths
     for name in ("lstm", "transformer"):
-        assert not workloads()[name]["topk_0.01"].shown.is_worse
+        assert workloads()[name]["topk_0.01"].shown.word != "costs"
 
 
 def numbers(place: str, artifact: str, quantity: str) -> pd.Series[float]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,53 @@ def test_the_folder_of_the_data_is_no_part_of_a_run() -> None:
     other = {**config, "dataset": {**config["dataset"], "root": "/elsewhere"}}
     assert config_hash(other) == config_hash(config)
     assert is_same_run(other, config)
+
+
+# What is published names no machine
+
+LOCAL = re.compile(r"(?:^|[\s\"'=(\[,:])(/(?!/)[A-Za-z][\w.-]*/[\w.-]+|~/\S+|[A-Z]:\\\w+)")
+"""An absolute path of two parts or more; of a link, what is before it is a host."""
+
+
+def strings(node: object) -> Iterator[str]:
+    """Every text in a nested record."""
+    if isinstance(node, dict):
+        for value in node.values():
+            yield from strings(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from strings(value)
+    elif isinstance(node, str):
+        yield node
+
+
+def test_no_record_and_no_page_has_a_path_of_the_machine_that_trained() -> None:
+    found = []
+    for folder in sorted(file.parent for file in RESULTS.glob("*/*/runs.parquet")):
+        for run in pool.read(folder):
+            for text in strings([run.config, run.environment, run.summary]):
+                if LOCAL.search(text):
+                    found.append((folder.name, run.id, text))
+    for file in RESULTS.rglob("*"):
+        if file.suffix in (".md", ".csv", ".json"):
+            text = re.sub(r"\]\([^)]*\)|https?://\S+", "", file.read_text(encoding="utf-8"))
+            found += [(file.name, "", match[1]) for match in LOCAL.finditer(text)]
+    assert found == []
+
+
+def test_publishing_blanks_what_is_local_and_keeps_the_id(tmp_path: Path) -> None:
+    (run, *_) = pool.read(RESULTS / "dynamic" / "quick")
+    local = deepcopy(run.config)
+    local["paths"] = {"runs": "/home/me/runs", "reproduced": "/home/me", "results": "/home/me/r"}
+    local["dataset"]["root"] = "/data/cifar10"
+    local["sink"] = {"entity": "me", "project": "secret"}
+    slurm = {"kind": "slurm", "account": "mine", "partition": "gpu", "setup": ["source /home/me/x"]}
+    local["launch"] = {**local["launch"], **slurm}
+    pool.write([replace(run, config=local)], tmp_path)
+    (written,) = pool.read(tmp_path)
+    assert written.id == run.id
+    assert not [
+        text for text in strings(written.config) if re.search("home|secret|mine|data/", text)
+    ]
+    assert is_same_run(written.config, local)
+    assert config_hash(written.config) == config_hash(local)

@@ -35,6 +35,10 @@ WITHOUT_EFFECT = (
     ("scale", "warmup"),
     ("launch", "timeout_seconds"),
     ("launch", "start_timeout_seconds"),
+    *(
+        ("launch", key)
+        for key in ("partition", "account", "qos", "sbatch", "setup", "python", "logs")
+    ),
     ("exchange", "check"),
     ("train", "checkpoint_every_epochs"),
     ("train", "reshard"),

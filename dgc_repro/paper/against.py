@@ -29,9 +29,9 @@ class Against:
     """What the seeds show of each line.
 
     reference  the name of the line that all others are compared with
-    judged     by line, most bytes first; lines without a seed of the reference are not in it
+    judged     by line, most bytes first
     less       how many times fewer bytes a line sends in a step
-    unpaired   lines without a seed of the reference
+    unpaired   lines that cannot be compared: without a seed of the reference, or on other processors
     notes      what a reader of the table needs besides
     """
 
@@ -69,7 +69,11 @@ class Against:
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """A row of text for each line, most bytes first."""
-        found = [self._row(line, shown) for line, shown in self.judged.shown.items()]
+        found = [
+            self._row(line, shown)
+            for line, shown in self.judged.shown.items()
+            if line not in self.unpaired
+        ]
         none = (f"{UNDECIDED}, n = 0", "-", f"{MIN_SEEDS}+")
         return found + [(line, "0", "-", "-", "-", *none) for line in self.unpaired]
 
@@ -112,7 +116,9 @@ def against(lines: Mapping[str, Sequence[Run]], reference: str, workload: Worklo
             for line in judged.shown
             if (values := frame.of(found, paired.LESS, line)) and np.isfinite(values).all()
         },
-        unpaired=tuple(line for line in lines if line not in judged.shown),
+        unpaired=tuple(
+            line for line in lines if line not in judged.shown or not judged.shown[line].n
+        ),
         notes=(*_not_paired(lines, base), *_unlike(lines, reference)),
     )
 

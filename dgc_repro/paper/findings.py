@@ -33,6 +33,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, pool
 from dgc_repro.paper.benchmark import methods, paired, speed
 from dgc_repro.paper.benchmark.classes import Judged, Shown, in_words
+from dgc_repro.paper.benchmark.equivalent import is_shortened
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, workloads
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -185,8 +186,16 @@ class Settings(_Lookup):
     margin, seeds         of the workload, and of its settings with enough of them
     """
 
-    def __init__(self, judged: Judged, found: pd.DataFrame, dense: Run, known: set[str]) -> None:
+    def __init__(
+        self,
+        judged: Judged,
+        found: pd.DataFrame,
+        dense: Run,
+        known: set[str],
+        same: Mapping[str, str],
+    ) -> None:
         super().__init__(self._setting)
+        self._same = same
         self._judged, self._found, self._known, self._name = judged, found, known, dense.model
         self.parameters = f"{dense.summary['parameters'] / 1e6:.2g}"
         self.workers = speed.workers_of(dense)
@@ -197,6 +206,7 @@ class Settings(_Lookup):
 
     def _setting(self, setting: str) -> Any:
         row = f"{self._name}.{setting}"
+        row = self._same.get(row, row)
         if row in self._judged.shown:
             quantities = (*methods.WIRE.values(), paired.PAYLOAD, paired.LESS, paired.QUALITY)
             return Setting(
@@ -212,12 +222,13 @@ class Settings(_Lookup):
 def benchmark(folder: Path) -> dict[str, Settings]:
     """Return the workloads of the benchmark's pool by name."""
     runs = pool.read(folder, pool.records(folder)["methods"]["runs"])
-    runs = [run for run in runs if TUNES not in run.method]
+    runs = [run for run in runs if TUNES not in run.method and not is_shortened(run)]
+    same = frame.twins(runs)
     found = methods.numbers(runs)
     dense = {run.model: run for run in runs if run.method == DENSE}
     known = {run.method for run in runs}
     return {
-        name: Settings(methods.judged_of(runs, name), found, dense[name], known)
+        name: Settings(methods.judged_of(runs, name), found, dense[name], known, same)
         for name in workloads()
         if name in dense
     }

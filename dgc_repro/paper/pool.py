@@ -31,6 +31,7 @@ from dgc_repro import files
 from dgc_repro.checked import refuse
 from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
+from dgc_repro.names import defaults_of_sections
 from dgc_repro.paper.parquet import decoded
 from dgc_repro.paper.records import Run, checked_config, in_order, one_line, refuse_odd
 
@@ -44,6 +45,10 @@ Sums = Mapping[str, Collection[str]]
 """By file, the SHA-256 that it may have in hex: one, and two while a pool is replaced."""
 RECORD = ("config", "environment", "summary", "columns")
 """JSON in the file of the runs; ``columns``: by table, the columns of this run."""
+
+
+LOCAL = ("root", "partition", "account", "qos", "sbatch", "setup", "python", "logs")
+"""Keys of a data set and of a launch by Slurm that name a place, a machine or a user."""
 
 
 @dataclass
@@ -142,7 +147,7 @@ def write(runs: Sequence[Run], folder: Path) -> None:
         sums[path.name] = [_write(pa.Table.from_pandas(table, preserve_index=False), path)]
     heads = [
         {
-            "config": run.config,
+            "config": public(run.config),
             "environment": run.environment,
             "summary": run.summary,
             "columns": {n: list(getattr(run, n)) for n in TABLES if not getattr(run, n).empty},
@@ -153,6 +158,20 @@ def write(runs: Sequence[Run], folder: Path) -> None:
     heads_of_runs = pa.table({"id": [run.id for run in runs], **columns})
     sums[RUNS_FILE] = [_write(heads_of_runs, folder / RUNS_FILE)]
     write_checksums(folder, sums)
+
+
+def public(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's config without what is local to the machine that trained: the folders of data and runs,
+    and the settings of its sinks and its cluster. None of it is part of a run's id."""
+    found = {key: value for key, value in config.items() if key != "sink"}
+    if "paths" in config:
+        found["paths"] = dict(defaults_of_sections()["paths"])
+    for group in ("dataset", "launch"):
+        if isinstance(config.get(group), Mapping):
+            found[group] = {
+                key: None if key in LOCAL else value for key, value in config[group].items()
+            }
+    return found
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:

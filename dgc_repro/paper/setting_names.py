@@ -20,7 +20,8 @@ from dgc_repro.paper.records import FREE_KEYS, Run
 MAY_NAME = (
     *("compressor", "wrap", "wrapper", "policy", "optimizer", "schedule", "model", "dataset"),
     *("exchange.unit", "exchange.overlap", "exchange.aggregation"),
-    *("train.epochs", "train.batch_size", "train.accumulate", "train.local_steps"),
+    *("train.epochs", "train.steps_share", "train.batch_size", "train.accumulate"),
+    *("train.local_steps",),
     *("train.outer_lr", "train.outer_momentum", "train.precision", "train.compile"),
     *("train.fragments", "train.delay_steps", "train.mixing"),
     *("train.on_nonfinite", "train.step_time", "train.compute_ms", "train.channels_last"),

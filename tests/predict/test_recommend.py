@@ -112,8 +112,8 @@ def test_settings_are_listed_by_cost_and_the_lead_is_the_smallest_cost_that_is_s
     assert lead is not None
     faster = [row for row in rows[1:] if row.step * 1.05 < rows[0].step]
     assert lead.at_most == min(row.at_most for row in faster)
-    assert lead.run.row in benchmark.judged.at_most(lead.at_most)
-    assert not {row.run.row for row in faster} & benchmark.judged.at_most(lead.at_most - 0.1)
+    shown_cost = benchmark.judged.shown[lead.run.row]
+    assert lead.at_most - 0.1 < shown_cost.high <= lead.at_most
     shown = front(rows, lead)
     assert lead in shown
     assert [row.step for row in shown] == sorted((row.step for row in shown), reverse=True)
@@ -140,7 +140,7 @@ def test_one_worker_and_no_allowed_setting_are_said_in_words(
 ) -> None:
     recommend(["network=ethernet_1gbit", "workers=1", "max_cost=0"])
     said = capsys.readouterr().out
-    assert "Train uncompressed: the mean cost of every setting is above 0 points" in said
+    assert "Train uncompressed: no setting with a known cost is faster" in said
     assert "1 worker with v100" in said
     assert "\n1 worker, by cost" in said
 
@@ -206,7 +206,7 @@ def test_the_answer_needs_no_torch_and_says_what_is_extrapolated() -> None:
         "import sys\nfrom dgc_repro.launch.main import answer, dispatch\n"
         "assert answer(dispatch) == 0\nassert 'torch' not in sys.modules"
     )
-    given = ["network=ethernet_1gbit", "network.rate=300mbit", "workers=2,8", "max_cost=0.5"]
+    given = ["network=ethernet_1gbit", "network.rate=300mbit", "workers=2,8", "max_cost=0.2"]
     done = subprocess.run(
         [sys.executable, "-c", code, "recommend", *given],
         capture_output=True, text=True, timeout=120, check=False,
@@ -215,7 +215,7 @@ def test_the_answer_needs_no_torch_and_says_what_is_extrapolated() -> None:
     said = done.stdout
     first = said.partition("\n\n")[0]
     assert "Times are modelled, not measured. Costs are measured with a small model" in first
-    assert "No faster setting is shown to cost at most 0.5 points of accuracy. Next best:\n" in said
+    assert "No faster setting is shown to cost at most 0.2 points of accuracy. Next best:\n" in said
     assert "\n  compressor=" in said
     assert "\n  from dgc_repro import " in said
     assert "\n  exchange = attach(model, " in said

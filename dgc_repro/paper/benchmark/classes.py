@@ -7,7 +7,8 @@ more false classes of a kind at 5 %. A family is a list of settings with a date 
 What rows have in common, their variance, is taken from the first family, so that a row that is added later
 changes no other row's class.
 
-Accuracy  of test and validation images together: one variance for all settings (`statistics.pooled`)
+Accuracy  of test and validation images together: one variance for all settings (`statistics.pooled`). Among
+          fewer than five rows, differences from the reference's run of the same seed and Student's t
 Others    logarithms of the ratio to the reference's run of the same seed on the same kind of processor; the
           variance of a row is shrunk to a prior that grows with the size of its effect. Rows whose ratios all
           lie within a tenth of the margin are nearly the same training, and are judged by their own variance
@@ -26,6 +27,7 @@ import numpy as np
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.statistics import (
     COVERAGE,
+    MIN_ROWS,
     SHARED_BASELINE,
     Estimate,
     Pool,
@@ -179,14 +181,18 @@ def judge(
     first = {*families[0], reference} if families else {*rows}
     estimates: dict[str, Estimate] = {}
     spread: Pool | Prior | None
+    pairs = {row: paired(own, rows[reference]) for row, own in rows.items()}
     if workload.is_difference:
-        finite = {row: own for row, own in rows.items() if _is_finite(own)}
-        spread = pool_of(own for row, own in finite.items() if row in first)
+        known = [own for row, own in rows.items() if row in first and _is_finite(own)]
+        spread = pool_of(known) if len(known) >= MIN_ROWS else None
         worse = {row: [one._replace(value=-one.value) for one in own] for row, own in rows.items()}
-        for row in rows:
-            estimates[row] = pooled(worse[row], worse[reference], spread)
+        for row, pair in pairs.items():
+            if spread is not None:
+                estimates[row] = pooled(worse[row], worse[reference], spread)
+            else:
+                estimates[row] = estimate([base - own for own, base in pair])
     else:
-        ratios = {row: paired(own, rows[reference]) for row, own in rows.items()}
+        ratios = {row: [own / base for own, base in pair] for row, pair in pairs.items()}
         near = NEARLY_SAME * workload.margin / 100
         alone = {row for row, own in ratios.items() if np.all(np.abs(np.log(own)) < near)}
         spread = prior_of(
@@ -210,10 +216,10 @@ def judge(
     return Judged(workload, reference, shown, tested, spread)
 
 
-def paired(own: Sequence[Sample], reference: Sequence[Sample]) -> list[float]:
-    """Return the ratio of each value to the reference's of the same seed and block, where there is one."""
+def paired(own: Sequence[Sample], reference: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Return each value with the reference's of the same seed and block, where there is one."""
     base = {(one.seed, one.block): one.value for one in reference}
-    return [one.value / base[one.seed, one.block] for one in own if (one.seed, one.block) in base]
+    return [(one.value, base[one.seed, one.block]) for one in own if (one.seed, one.block) in base]
 
 
 def _shown(
@@ -289,7 +295,7 @@ def in_words(shown: Shown, workload: Workload) -> str:
 
 def _up(cost: float) -> float:
     """A cost to one decimal, rounded up."""
-    return math.ceil(round(10 * cost, 6)) / 10
+    return math.ceil(round(10 * cost, 6)) / 10 + 0.0
 
 
 def _about(cost: float, workload: Workload) -> str:

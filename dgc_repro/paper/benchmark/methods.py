@@ -103,11 +103,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     require_alike(runs, ALIKE)
     if any(speed.workers_of(run) < 2 for run in runs):
         raise UserError("launch.workers: at least 2, between whom something is exchanged, got 1")
-    runs = [run for run in runs if run.model in present]
+    fitted = calibrations(runs, {name: workloads()[name] for name in present})
+    runs = [run for run in runs if run.model in present and not is_shortened(run)]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
-    fitted = calibrations(runs, {name: workloads()[name] for name in present})
-    runs = [run for run in runs if not is_shortened(run)]
     shown = [run for run in runs if TUNES not in run.method]
     same = frame.twins(shown)
     shown = [run for run in shown if run.row not in same]

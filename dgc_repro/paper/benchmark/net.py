@@ -57,7 +57,7 @@ def full_size(workload: Workload) -> FullSize | None:
     own = counts[counts["model"] == workload.full_size].set_index("method")
     if BASE not in own.index:
         return None
-    numbers: dict[str, float] = own.loc[[BASE]].iloc[0].to_dict()
+    numbers = {str(key): value for key, value in own.loc[[BASE]].iloc[0].items()}
     taken: pd.Series = own[f"modelled_{GPU}_ms"].drop(BASE).dropna() / 1e3
     return FullSize(
         workload.full_size,
@@ -109,9 +109,9 @@ def figure(
             axes.fill_between(RATES, net[:, 1], net[:, 2], color=color, alpha=0.15, linewidth=0)
 
     note = (
-        f"A step of {model.where} among {speed.WORKERS} workers is modelled, and multiplied by one less the "
-        "share of the steps that the setting costs, which is measured with the small model. Bands are the 95 % "
-        "intervals of that share alone. The line at 1 is training without compression."
+        f"A step of {model.where} among {speed.WORKERS} workers is modelled, and multiplied by one less "
+        "the share of the steps that the setting costs, which is measured with the small model. Bands are "
+        "the 95 % intervals of that share alone. The line at 1 is training without compression."
     )
     used = [run for run in runs if run.method in (*settings, DENSE)]
     title = f"Net speedup of {model.name} by bandwidth: step speedup x (1 - share of the steps)"

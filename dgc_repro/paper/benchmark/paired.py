@@ -19,7 +19,7 @@ from dgc_repro.paper.statistics import Sample
 
 OF_WORKLOAD = (
     *("dataset", "model", "schedule"),
-    *("train.epochs", "train.batch_size", "launch.workers"),
+    *("train.epochs", "train.steps_share", "train.batch_size", "launch.workers"),
 )
 """What the runs of a workload share: runs that differ in it compare more than their settings."""
 QUALITY, COST, PAYLOAD = "test quality", "cost against dense", "payload a step"
@@ -42,6 +42,8 @@ class Reference:
     def can_compare(self, run: Run) -> bool:
         """Whether the reference has trained on the run's kind of processor; for a metric that is compared by
         seed, with the run's seed."""
+        if run.row == self.row:
+            return run.seed in self.by_seed
         if self.workload.is_difference:
             return any(one.block == run.processor for one in self.samples)
         return bool(paired([self.sample(run)], self.samples))
@@ -51,8 +53,8 @@ class Reference:
         of processor, or percent against the reference's run of the same seed there. NaN without one."""
         own = self.sample(run)
         if not self.workload.is_difference:
-            ratios = paired([own], self.samples)
-            return 100 * (ratios[0] - 1) if ratios else math.nan
+            pairs = paired([own], self.samples)
+            return 100 * (pairs[0][0] / pairs[0][1] - 1) if pairs else math.nan
         base = [one.value for one in self.samples if one.block == own.block]
         return float(np.mean(base)) - own.value if base else math.nan
 
