@@ -4,8 +4,11 @@ which only the extra ``repro`` installs: `conf_dir` works without it."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import importlib.metadata
+import importlib.util
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -125,6 +128,38 @@ def defaults_of_sections() -> dict[str, Any]:
     files = (conf_dir() / f"{name}.yaml" for name in ("config", "base", "launch/local"))
     config, base, launch = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)
     return {**config, **base, "launch": launch}
+
+
+@functools.cache
+def defaults_of_component(target: str) -> dict[str, Any]:
+    """The defaults of a component's settings that are constants, read from the source of its class and of its
+    bases: importing it would import torch. Empty outside of this package."""
+    module, _, name = target.rpartition(".")
+    spec = importlib.util.find_spec(module) if module.partition(".")[0] == _PACKAGE.name else None
+    if spec is None or spec.origin is None:
+        return {}
+    found: dict[str, Any] = {}
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ImportFrom(module=str(other)) if any(one.name == name for one in node.names):
+                return defaults_of_component(f"{other}.{name}")
+            case ast.ClassDef(name=own) if own == name:
+                for base in node.bases:
+                    if isinstance(base, ast.Name):
+                        found |= defaults_of_component(f"{module}.{base.id}")
+                for line in node.body:
+                    match line:
+                        case ast.AnnAssign(target=ast.Name(id=key), value=ast.expr() as value):
+                            with contextlib.suppress(ValueError):
+                                found[key] = ast.literal_eval(value)
+    return found
+
+
+def default_of(key: str) -> Any:
+    """The value of a dotted key of a section in the files of conf/; None where a component has the key."""
+    group, _, name = key.partition(".")
+    section = defaults_of_sections().get(group)
+    return section.get(name) if name and isinstance(section, dict) else None
 
 
 def git(command: str) -> str:

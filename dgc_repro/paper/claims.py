@@ -150,6 +150,7 @@ class Claim:
     cannot_follow    arithmetic that shows that the printed numbers contradict each other
     assumed          an input of the result that nobody has measured: "agrees, given ..." it
     by_construction  two formulas are compared, so that only a defect could make it fail
+    counted          numbers are compared that are counted, such as bytes, so that seeds may well agree
     """
 
     id: str
@@ -162,6 +163,7 @@ class Claim:
     cannot_follow: str = ""
     assumed: str = ""
     by_construction: bool = False
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if not self.checks:

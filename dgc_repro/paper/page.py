@@ -80,7 +80,7 @@ class Template:
         """A claim in the file's words. ``of``: whose it is, the beginning of its id; ``how``: other fields of
         `Claim`, ``ours`` (this project chose the range), and what the words are filled in with."""
         ours = how.pop("ours", False)
-        names = ("premises", "cannot_follow", "assumed", "by_construction")
+        names = ("premises", "cannot_follow", "assumed", "by_construction", "counted")
         fields = {field: how.pop(field) for field in names if field in how}
         id_ = how.pop("id", f"{of}.{name}" if of else name)
         where, text, *reading = (words.format_map(how) for words in self.claims[name])

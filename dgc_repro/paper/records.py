@@ -21,7 +21,7 @@ from dgc_repro import files
 from dgc_repro.checked import refuse
 from dgc_repro.checksums import Damaged, verified
 from dgc_repro.errors import CONTROL, UserError, shown
-from dgc_repro.names import with_current_names
+from dgc_repro.names import default_of, defaults_of_component, with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.decisions import json_lines
 
@@ -352,12 +352,14 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
 
 
 def values_of(runs: Sequence[Run], key: str) -> dict[str, str]:
-    """The values of a config key in these runs, as JSON, and the first run that has each."""
+    """The values of a config key in these runs, as JSON, and the first run that has each. A setting that a
+    record lacks came later: it has its default."""
     found: dict[str, str] = {}
     for run in runs:
-        value = run.setting(key)
+        value = run.setting(key, default_of(key))
         if isinstance(value, dict):
-            value = {k: v for k, v in value.items() if k not in FREE_KEYS}
+            later = defaults_of_component(str(value.get("_target_", "")))
+            value = {k: v for k, v in (later | value).items() if k not in FREE_KEYS}
         found.setdefault(json.dumps(value, sort_keys=True), run.id)
     return found
 

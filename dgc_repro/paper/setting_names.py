@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dgc_repro.names import defaults_of_sections
+from dgc_repro.names import default_of
 from dgc_repro.paper.facts import short
 from dgc_repro.paper.records import FREE_KEYS, Run
 
@@ -60,17 +60,11 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         group, _, key = name.partition(".")
         node = config.get(group)
         if key and isinstance(node, Mapping):
-            node = node[key] if key in node else _default(group, key)
+            node = node[key] if key in node else default_of(name)
         if name == "wrapper" and node:
             node = {key: node.get(key) for key in config.get("wrap") or ()}
         found |= dict(flat(node, name))
     return {k: v for k, v in found.items() if v is not None and k.split(".")[-1] not in FREE_KEYS}
-
-
-def _default(group: str, key: str) -> Any:
-    """The value of a key in the files of conf/; None where a component has the key."""
-    section = defaults_of_sections().get(group)
-    return section.get(key) if isinstance(section, Mapping) else None
 
 
 def flat(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,9 @@ after Holm's correction over its checks.
 
 A row that never reaches a target has an infinite value. Against a row that reaches it in every seed, the
 comparison is decided; where only some seeds reach it, it is inconclusive. Three outcomes that are 0 or 1
-decide nothing as a proportion: a claim should judge the distance from the target in their place.
+decide nothing as a proportion: a claim should judge the distance from the target in their place. Seeds that
+all have one value of a grid, such as a number of steps between tests, have no interval and decide nothing;
+bytes and floats are counted, and may well agree. An order that stays open says what its interval excludes.
 """
 
 from __future__ import annotations
@@ -114,6 +116,17 @@ class Effect:
             claimed = f"< {number(check.below)}"
         printed = "" if math.isnan(check.printed) else f", printed {number(check.printed)}"
         return f"{quantity}, {what}: {self.brief} (claimed {claimed}{printed})"
+
+    @property
+    def excluded(self) -> str:
+        """What the interval leaves of an order that it does not decide; empty of another claim."""
+        check, number = self.check, self._number
+        is_order = math.isinf(check.below) or check.above <= check.least
+        if self.low == self.high or not is_order or not math.isfinite(self.low + self.high):
+            return ""
+        what = (" over " if check.ratio else " minus ").join(self.names)
+        end = self.high if math.isinf(check.below) else self.low
+        return f"{what} is at {'most' if end is self.high else 'least'} {number(end)}"
 
     @property
     def directed(self) -> str:
@@ -373,10 +386,22 @@ class _Court:
         numbers = "; ".join((numbers, *dropped))
         if (n < MIN_SEEDS and not exact) or dropped:
             return "indicative (+)" if points_inside else "indicative (-)", numbers
+        if any(self._is_one_value(claim, effect) for effect in known if not exact):
+            return "inconclusive", f"{numbers}: all seeds have one value of a grid"
         if not (are_inside := all(effect.inside for effect in known)) and not is_outside:
-            return "inconclusive", numbers
+            left = "; ".join(filter(None, (effect.excluded for effect in known)))
+            return "inconclusive", f"{numbers}. Shown: {left}" if left else numbers
         decided: Word = "agrees" if are_inside else "differs"
         return GIVEN[decided] if claim.assumed else decided, numbers
+
+    def _is_one_value(self, claim: Claim, effect: Effect) -> bool:
+        """Whether the seeds have one value of a measured quantity, so that there is no interval."""
+        check = effect.check
+        is_counted = claim.counted or check.quantity.startswith(tuple(SENT))
+        rows = self.frame["row"].isin(check.rows) & (self.frame["quantity"] == check.quantity)
+        is_modelled = (self.frame.loc[rows, "clock"] == "modelled").any()
+        is_free = is_counted or is_modelled or effect.unit == YES_OR_NO
+        return effect.low == effect.high and math.isfinite(effect.mean) and not is_free
 
     def _untested(self, claim: Claim) -> str:
         """Why a check says nothing of the claim: twins are compared, or the data are not the paper's and the

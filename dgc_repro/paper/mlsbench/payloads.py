@@ -112,11 +112,11 @@ page = Artifact(
             WORDS.claim(
                 "hundred", *_within(PACKED, ELIAS if method == QSGD else method), ours=True,
                 id=f"hundred.{method}", method=METHODS[method].partition(",")[0],
-                assumed="Gaussian values" if method == QSGD else "",
+                assumed="Gaussian values" if method == QSGD else "", counted=True,
             )
             for method in BASELINES
         ),
-        WORDS.claim("levels", *_all(QSGD, BITS, ROUNDED[BITS])),
+        WORDS.claim("levels", *_all(QSGD, BITS, ROUNDED[BITS]), counted=True),
         WORDS.claim("signs", *_all(SIGNS, SIGNS_RATIO, ROUNDED[SIGNS_RATIO]), by_construction=True),
     ),
     notes=WORDS.notes,
