@@ -370,7 +370,8 @@ def test_the_variance_is_judged_by_its_tenths(
 ) -> None:
     runs = []
     for seed in range(3):
-        own = [*np.repeat(np.array(variances) * (1 + 0.01 * seed), 9), *np.zeros(90)]
+        tenths = np.array(variances) + 1e-3 * seed * np.arange(len(variances))
+        own = [*np.repeat(tenths, 9), *np.zeros(90)]
         steps = np.arange(1, STEPS + 1)
         table = pd.DataFrame({"step": steps, "own_square": np.add(own, 1), "mean_square": 1.0})
         runs.append(replace(made(f"{LSTM}.dense_variance", 200, seed), decisions=table))
@@ -384,19 +385,24 @@ def factors_in_training(confirmed: float = 1.5) -> list[Run]:
     ``confirmed`` while it trains. Every other step measures each of the other factors."""
     found = []
     for seed in range(3):
-        found.append(made(f"{RESNET101}.dense", 81.0, seed))
+        found.append(made(f"{RESNET101}.dense", 81.0 + 1e-3 * seed, seed))
         for trained in (10, 100, 1000):
             others = [float(f) for f in (10, 100, 1000) if f != trained]
             candidate = np.resize(others, STEPS)
-            energy = {10: 0.5, 100: 0.1, 1000: 0.02 / trained}
-            norm = {10: 1.0, 100: 0.5, 1000: confirmed if trained == 1000 else 0.2}
+            more = 1 + 1e-4 * seed
+            energy = {10: 0.5 * more, 100: 0.1 * more, 1000: 0.02 / trained * more}
+            norm = {
+                10: 1.0 * more,
+                100: 0.5 * more,
+                1000: (confirmed if trained == 1000 else 0.2) * more,
+            }
             table = pd.DataFrame({"step": np.arange(1, STEPS + 1), "candidate": candidate})
             table = table.assign(
                 gain=energy[trained], gain_candidate=[energy[int(f)] for f in candidate],
                 raw_norms=2.0, sent_norms=2.0 * norm[trained],
                 candidate_norms=[2.0 * norm[int(f)] for f in candidate],
             )  # fmt: skip
-            row, final = f"{RESNET101}.topk{trained}_gains", 81.0 - trained / 100
+            row, final = f"{RESNET101}.topk{trained}_gains", 81.0 + 1e-3 * seed - trained / 100
             found.append(
                 replace(made(row, final, seed, policy={"value": trained}), decisions=table)
             )
@@ -461,7 +467,10 @@ def test_at_scale_low_pages_have_one_model_under_its_own_name() -> None:
         for seed in range(3)
         for run in (
             made(f"{RESNET101}.dense", 81 + 0.1 * seed, seed),
-            made(f"{RESNET101}.gravac07", 81, seed, fewer=163, used=((10, 10), (1000, 170))),
+            made(
+                f"{RESNET101}.gravac07", 81 + 1e-3 * seed, seed, fewer=163,
+                used=((10, 10 + seed), (1000, 170 - seed)),
+            ),
         )
     ]  # fmt: skip
     table = made_page("table2", runs, "low")

@@ -273,7 +273,7 @@ def test_a_pool_is_the_variance_within_rows_and_kinds() -> None:
 def test_what_the_runs_of_a_seed_have_in_common_is_found() -> None:
     noise = np.random.default_rng(1)
     for truth in (0.0, 0.3, 0.6):
-        pools = [pool_of(two_way(noise, 20, 8, 8, truth)) for _ in range(100)]
+        pools = [pool_of(two_way(noise, 12, 24, 24, truth)) for _ in range(100)]
         assert np.mean([p.correlation for p in pools if p]) == pytest.approx(truth, abs=0.06)
         assert np.mean([p.sd for p in pools if p]) == pytest.approx(0.25, rel=0.04)
 

@@ -50,7 +50,9 @@ def judged(check: Check | Claim, *, modelled: bool = False, **rows: Any) -> Verd
         (ABOVE, [5.1, 5.0, 5.3], [4, 4, 4], "agrees"),
         (ABOVE, [3.1, 3.0, 3.3], [4, 4, 4], "differs"),
         (ABOVE, [3.1, 4.9, 4.3], [4, 4, 4], "inconclusive"),
-        (ABOVE, [4, 4, 4], [4, 4, 4], "differs"),
+        (ABOVE, [4, 4.1, 4], [4, 4.1, 4], "differs"),
+        (ABOVE, [4, 4, 4], [4, 4, 4], "inconclusive"),  # one value of a grid
+        (ABOVE, [9, 9, 9], [4, 4, 4], "inconclusive"),
         (replace(ABOVE, above=-INF, below=0.0), [3.1, 3.0, 3.3], [4, 4, 4], "agrees"),
         (RATIO, [5.1, 5.0, 5.3], [4, 4, 4], "agrees"),
         (RATIO, [3.1, 3.0, 3.3], [4, 4, 4], "differs"),
@@ -78,9 +80,9 @@ def judged(check: Check | Claim, *, modelled: bool = False, **rows: Any) -> Verd
         (ABOVE, [INF] * 3, [INF] * 3, "not tested"),
         (ABOVE, [INF, INF, 12], [INF, INF, 10], "indicative (+)"),  # one pair is left
         # Ratios that are none.
-        (RATIO, [3, 3, 3], [0, 0, 0], "agrees"),
+        (RATIO, [3, 3.1, 3], [0, 0, 0], "agrees"),
         (RATIO, [0, 0, 0], [0, 0, 0], "inconclusive"),
-        (RATIO, [0, 0, 0], [3, 3, 3], "differs"),
+        (RATIO, [0, 0, 0], [3, 3.1, 3], "differs"),
         (RATIO, [3, 3, 3], [0, 1, 1], "inconclusive"),
         (RATIO, [-3, -3, -3], [1, 1, 1], "inconclusive"),
         (RATIO, [-3, -3, -3], [0, 0, 0], "inconclusive"),
@@ -88,7 +90,7 @@ def judged(check: Check | Claim, *, modelled: bool = False, **rows: Any) -> Verd
         (ABOVE, [5], [4], "indicative (+)"),
         (ABOVE, [5, 1], [4, 4], "indicative (-)"),
         (ABOVE, [5, 5, 5], {3: 4, 4: 4, 5: 4}, "not run"),
-        (ABOVE, [5, NAN, 5, NAN, 5], [4] * 5, "agrees"),  # the frame leaves NaN out
+        (ABOVE, [5, NAN, 5.1, NAN, 5], [4] * 5, "agrees"),  # the frame leaves NaN out
         (ABOVE, [NAN] * 3, [4] * 3, "not run"),
         (ABOVE, [5, 5, 5], [], "not run"),
     ],
@@ -141,7 +143,7 @@ def test_an_effect_far_above_the_spread_is_found(check: Check) -> None:
 
 
 def test_several_checks_agree_together_and_differ_alone() -> None:
-    rows = {"a": [5, 5, 5], "b": [4, 4, 4], "c": [3, 3.1, 5]}
+    rows = {"a": [5, 5.1, 5], "b": [4, 4.1, 4], "c": [3, 3.1, 5]}
     flipped = Check("steps", "b", "a")
     unclear = Check("steps", "b", "c")
     assert judged(claim(ABOVE, Check("steps", "a", below=6.0)), **rows).word == "agrees"
@@ -162,7 +164,7 @@ def test_several_checks_agree_together_and_differ_alone() -> None:
 )
 def test_premises(premise: Check, word: str, reason: str) -> None:
     asked = claim(ABOVE, premises=(premise,))
-    found = judged(asked, a=[5, 5, 5], b=[4, 4, 4], never=[INF] * 3)
+    found = judged(asked, a=[5, 5.1, 5], b=[4, 4, 4], never=[INF] * 3)
     assert found.word == word
     assert reason in found.detail
 
@@ -228,7 +230,7 @@ def test_one_modelled_number_is_judged_as_it_is(value: float, word: str) -> None
 
 
 def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> None:
-    frame = frame_of(a=[5, 5, 5], twin=[5, 5, 5], b=[4, 4, 4])
+    frame = frame_of(a=[5, 5.1, 5], twin=[5, 5.1, 5], b=[4, 4, 4])
     same = {"twin": "a"}
     claims = (
         Claim("1", "a above b", "F1", (ABOVE,)),
