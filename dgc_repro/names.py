@@ -135,7 +135,12 @@ def defaults_of_component(target: str) -> dict[str, Any]:
     """The defaults of a component's settings that are constants, read from the source of its class and of its
     bases: importing it would import torch. Empty outside of this package."""
     module, _, name = target.rpartition(".")
-    spec = importlib.util.find_spec(module) if module.partition(".")[0] == _PACKAGE.name else None
+    if module.partition(".")[0] != _PACKAGE.name:
+        return {}
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # a record names a module that is no more
+        return {}
     if spec is None or spec.origin is None:
         return {}
     found: dict[str, Any] = {}

@@ -3,6 +3,7 @@ that are made of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +21,11 @@ from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.launch.rules import validate
-from dgc_repro.names import papers_in
+from dgc_repro.names import defaults_of_component, papers_in
+from dgc_repro.optimizer.sam import SAM
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
 from dgc_repro.paper.publish import pools_of, published
+from dgc_repro.train.settings import SGD
 
 pytestmark = pytest.mark.slow
 
@@ -223,3 +226,19 @@ def test_scale_low_is_the_recipe_in_the_place_of_resnet101_and_keeps_the_papers_
     learn = sum(p.numel() for p in module.parameters() if p.requires_grad)
     scale = jobs("table2", "scale=low")["resnet101.dense"]["network"]["message_scale"]
     assert scale == pytest.approx(PARAMETERS["resnet101"] / learn, rel=0.001)
+
+
+def test_a_setting_that_came_later_has_the_default_of_its_class() -> None:
+    """Read from the source, also through a name that another module imports, and through a base class."""
+    for cls, target in (
+        (SGD, "dgc_repro.train.settings.SGD"),
+        (SAM, "dgc_repro.optimizer.sam.SAM"),
+    ):
+        usual = {
+            f.name: f.default
+            for f in dataclasses.fields(cls)
+            if f.default is not dataclasses.MISSING
+        }
+        assert defaults_of_component(target) == usual
+    for unknown in ("somebody.elses.SGD", "dgc_repro.generalization.measured.Gone", ""):
+        assert defaults_of_component(unknown) == {}

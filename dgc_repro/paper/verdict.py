@@ -395,16 +395,16 @@ class _Court:
         return GIVEN[decided] if claim.assumed else decided, numbers
 
     def _is_one_value(self, claim: Claim, effect: Effect) -> bool:
-        """Whether all seeds of each row have one finite value of a measured quantity, so that there is no
-        interval."""
+        """Whether the seeds have one value of a measured quantity, or of a comparison, and so no interval.
+        Rows that never reach a target are another matter."""
         check = effect.check
         is_counted = claim.counted or check.quantity.startswith(tuple(SENT))
         rows = self.frame["row"].isin(check.rows) & (self.frame["quantity"] == check.quantity)
         is_modelled = (self.frame.loc[rows, "clock"] == "modelled").any()
         is_free = is_counted or is_modelled or effect.unit == YES_OR_NO
-        raw = _common(check, self.frame)
-        is_one = bool(np.isfinite(raw).all() and (raw == raw[:, :1]).all())
-        return effect.n >= MIN_SEEDS and is_one and not is_free
+        is_one = effect.low == effect.high and math.isfinite(effect.mean)
+        is_measured = bool(np.isfinite(_common(check, self.frame)).all())
+        return effect.n >= MIN_SEEDS and is_one and is_measured and not is_free
 
     def _untested(self, claim: Claim) -> str:
         """Why a check says nothing of the claim: twins are compared, or the data are not the paper's and the

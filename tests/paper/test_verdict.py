@@ -50,7 +50,7 @@ def judged(check: Check | Claim, *, modelled: bool = False, **rows: Any) -> Verd
         (ABOVE, [5.1, 5.0, 5.3], [4, 4, 4], "agrees"),
         (ABOVE, [3.1, 3.0, 3.3], [4, 4, 4], "differs"),
         (ABOVE, [3.1, 4.9, 4.3], [4, 4, 4], "inconclusive"),
-        (ABOVE, [4, 4.1, 4], [4, 4.1, 4], "differs"),
+        (ABOVE, [4, 4.1, 4], [4, 4.1, 4], "inconclusive"),
         (ABOVE, [4, 4, 4], [4, 4, 4], "inconclusive"),  # one value of a grid
         (ABOVE, [9, 9, 9], [4, 4, 4], "inconclusive"),
         (replace(ABOVE, above=-INF, below=0.0), [3.1, 3.0, 3.3], [4, 4, 4], "agrees"),
@@ -82,7 +82,7 @@ def judged(check: Check | Claim, *, modelled: bool = False, **rows: Any) -> Verd
         # Ratios that are none.
         (RATIO, [3, 3.1, 3], [0, 0, 0], "agrees"),
         (RATIO, [0, 0, 0], [0, 0, 0], "inconclusive"),
-        (RATIO, [0, 0, 0], [3, 3.1, 3], "differs"),
+        (RATIO, [0, 0, 0], [3, 3.1, 3], "inconclusive"),
         (RATIO, [3, 3, 3], [0, 1, 1], "inconclusive"),
         (RATIO, [-3, -3, -3], [1, 1, 1], "inconclusive"),
         (RATIO, [-3, -3, -3], [0, 0, 0], "inconclusive"),
