@@ -143,7 +143,7 @@ def test_an_effect_far_above_the_spread_is_found(check: Check) -> None:
 
 
 def test_several_checks_agree_together_and_differ_alone() -> None:
-    rows = {"a": [5, 5.1, 5], "b": [4, 4.1, 4], "c": [3, 3.1, 5]}
+    rows = {"a": [5, 5.1, 5], "b": [4, 4.05, 4], "c": [3, 3.1, 5]}
     flipped = Check("steps", "b", "a")
     unclear = Check("steps", "b", "c")
     assert judged(claim(ABOVE, Check("steps", "a", below=6.0)), **rows).word == "agrees"
