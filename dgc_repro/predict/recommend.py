@@ -512,7 +512,7 @@ def table(rows: Sequence[Row], workers: int, benchmark: Benchmark) -> Table:
             costs = [f"{row.cost.mean:.2f}", row.cost.interval, at_most]
         numbers = (row.sent / 1e6, 1e3 * row.exchange, 1e3 * row.step)
         times = dense.step / row.step
-        net = [f"{row.share.net(times)[0]:.1f}" if row.share else "-"] if has_shares else []
+        net = [row.share.net_text(times) if row.share else "-"] if has_shares else []
         cells.append([row.run.method, *costs, *map(_short, numbers), f"{times:.1f}", *net])
     return grid(
         f"{workers} worker{'s' * (workers > 1)}, by cost in {benchmark.workload.unit_in_words}",

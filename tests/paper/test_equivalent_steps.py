@@ -46,7 +46,7 @@ def dense(noise: np.random.Generator, sd: float = SD, kinds: str = "x") -> list[
     ]
 
 
-@pytest.mark.parametrize("share", [-0.05, 0.0, 0.02, 0.1, 0.3])
+@pytest.mark.parametrize("share", [0.01, 0.02, 0.1, 0.3])
 def test_without_noise_the_share_is_exact(share: float) -> None:
     calibration = Calibration(dense(np.random.default_rng(0), 1e-9), TEXT)
     assert calibration.curve == pytest.approx((A, B), rel=1e-5)
@@ -72,11 +72,17 @@ def test_kinds_of_processors_have_levels_of_their_own() -> None:
     assert calibration.share([run("a", seed, 1.5, kind="z") for seed in range(3)]) is None
 
 
-def test_a_cost_beyond_the_calibration_is_called_so() -> None:
+def test_a_cost_outside_the_calibration_is_called_so() -> None:
     calibration = Calibration(dense(np.random.default_rng(0)), TEXT)
     found = calibration.share([run("a", seed, 2.0) for seed in range(3)])
     assert found is not None
     assert (found.mean, found.text) == (math.inf, "> 40")
+    better = calibration.share([run("a", seed, 1.4) for seed in range(3)])
+    assert better is not None
+    assert (better.text, better.net(10.0)) == ("< 0", (10.0, 10.0, 10.0))
+    level = calibration.share([run("a", seed, 1.5) for seed in range(3)])
+    assert level is not None
+    assert level.text.endswith(" (< 0 to 2)")
     assert calibration.share([run("a", seed, 1.5) for seed in range(2)]) is None
     assert calibration.share([run("a", seed, math.inf) for seed in range(3)]) is None
     with pytest.raises(ValueError, match="fractions"):

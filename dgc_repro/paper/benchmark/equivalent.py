@@ -26,8 +26,6 @@ from dgc_repro.paper.statistics import COVERAGE, Sample
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 SHARE = "train.steps_share"
-MORE = 1.25
-"""Dense training with so many times the steps is the lower end of shares: -25 %."""
 POINTS = 3001
 """Of the grid on which shares are tested."""
 LEAST_SHARES = 2
@@ -39,7 +37,8 @@ Matrix = NDArray[np.float64]
 @dataclass(frozen=True)
 class Share:
     """A cost as a share of the steps, in percent: the estimate and the ends of the 95 % interval. Infinite:
-    beyond the calibrated range (``most``)."""
+    beyond the calibrated range, from 0 to ``most``. Below 0 a setting ends better than whole training, and no
+    run says by how many steps."""
 
     mean: float
     low: float
@@ -49,24 +48,29 @@ class Share:
     @property
     def text(self) -> str:
         """The estimate with its interval, in percent of the steps."""
-        if math.isinf(self.mean):
-            return f"> {self.most:.0f}"
-        return f"{_whole(self.mean)} ({_whole(self.low)} to {self._end})"
+        mean, low, high = (self._words(value) for value in (self.mean, self.low, self.high))
+        return (
+            mean if math.isinf(self.mean) and self.low == self.high else f"{mean} ({low} to {high})"
+        )
 
-    @property
-    def _end(self) -> str:
-        return f"> {self.most:.0f}" if math.isinf(self.high) else _whole(self.high)
+    def _words(self, percent: float) -> str:
+        if math.isinf(percent):
+            return f"> {self.most:.0f}" if percent > 0 else "< 0"
+        return f"{percent:.0f}"
+
+    def net_text(self, speedup: float) -> str:
+        """The net speedup with two digits; below which it is, for a share beyond the calibration."""
+        if self.mean == math.inf:
+            return f"< {speedup * (1 - self.most / 100):.2g}"
+        return f"{self.net(speedup)[0]:.2g}"
 
     def net(self, speedup: float) -> tuple[float, float, float]:
         """Return the net speedup of a step that is so many times as fast, and the ends of its interval."""
         mean, low, high = (
-            speedup * (1 - min(share, 100.0) / 100) for share in (self.mean, self.high, self.low)
+            speedup * (1 - min(max(share, 0.0), 100.0) / 100)
+            for share in (self.mean, self.high, self.low)
         )
         return mean, low, high
-
-
-def _whole(percent: float) -> str:
-    return f"{round(percent) + 0:d}"
 
 
 def loss_of(run: Run) -> float:
@@ -140,7 +144,7 @@ class Calibration:
         weights: dict[str, float] = {}
         for one in own:
             weights[one.block] = weights.get(one.block, 0.0) + 1 / n
-        grid = np.linspace(-math.log(MORE), math.log(1 / min(self.fractions)), POINTS)
+        grid = np.linspace(0.0, math.log(1 / min(self.fractions)), POINTS)
         rows = np.array([self._row(weights, at) for at in grid])
         above = losses.mean() - rows @ self._found
         variance, df = self._variance(own)
@@ -149,12 +153,11 @@ class Calibration:
         )
         fits = np.abs(above) <= special.stdtrit(df, (1 + COVERAGE) / 2) * errors
         ends = 100 * (1 - np.exp(-grid))
-        if above[-1] > 0:  # worse than the fewest steps
-            low = float(ends[np.argmax(fits)]) if fits.any() else math.inf
-            return Share(math.inf, low, math.inf, self.most)
         mean = float(ends[np.argmin(np.abs(above))])
-        high = math.inf if fits[-1] else float(ends[fits].max(initial=mean))
-        return Share(mean, float(ends[fits].min(initial=mean)), high, self.most)
+        mean = -math.inf if above[0] < 0 else math.inf if above[-1] > 0 else mean
+        inside = ends[fits]
+        low, high = (float(inside[0]), float(inside[-1])) if inside.size else (mean, mean)
+        return Share(mean, -math.inf if fits[0] else low, math.inf if fits[-1] else high, self.most)
 
     def _variance(self, own: Sequence[Sample]) -> tuple[float, float]:
         """The variance of a setting's losses and its degrees of freedom: that of dense training, or its own

@@ -56,7 +56,7 @@ NOTES: Mapping[tuple[str, ...], str] = {
     ),
     ("dgc",): (
         "DGC is the method as printed: its momentum factor masking lowers the effective learning rate of "
-        "entries that are sent often (docs/benchmark.md); *unmasked*: without it. On the first edition's "
+        "entries that are sent often (docs/dgc.md); *unmasked*: without it. On the first edition's "
         "LSTM it lacks the local clipping that its paper has for recurrent networks"
     ),
     ("diloco",): (
@@ -104,7 +104,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     if any(speed.workers_of(run) < 2 for run in runs):
         raise UserError("launch.workers: at least 2, between whom something is exchanged, got 1")
     fitted = calibrations(runs, {name: workloads()[name] for name in present})
-    runs = [run for run in runs if run.model in present and not is_shortened(run)]
+    every = [run for run in runs if run.model in present]
+    runs = [run for run in every if not is_shortened(run)]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
     shown = [run for run in runs if TUNES not in run.method]
@@ -140,7 +141,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     classes = [] if is_quick else [_classes(judged)]
     scores = None if is_quick or differ_in_workers else _scores(found, present)
     return made(
-        __file__, scale, runs, found,
+        __file__, scale, every, found,
         [
             *(Section("What the seeds show", table) for table in classes),
             Section("Settings"),
@@ -203,7 +204,7 @@ def _equivalent(runs: Sequence[Run], shares: Mapping[str, Mapping[str, Share]]) 
         }
         for method, share in sorted(of_name.items(), key=lambda item: (item[1].mean, item[1].low)):
             speedups = {
-                title: f"{share.net(of[method])[0]:.2g}" if method in of else "-"
+                title: share.net_text(of[method]) if method in of else "-"
                 for title, of in steps.items()
             }
             line = {

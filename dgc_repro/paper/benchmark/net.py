@@ -7,6 +7,7 @@ network by its model. The share of the steps that a setting costs is measured wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ def figure(
     """Describe the figure of net speedup against bandwidth; None without a model of full size or without the
     share of a setting. ``shares``: by method."""
     model = full_size(workload)
-    settings = [name for name in stated() if name in shares]
+    settings = [name for name in stated() if name in shares and shares[name].mean < math.inf]
     if model is None or not settings:
         return None
 

@@ -19,6 +19,8 @@ from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 
 ALIKE = ("scale.name", "train.on_nonfinite")
+ALSO = ("images", "text")
+"""``experiment.artifact`` of the runs, which benchmark/methods has too (conf/paper/benchmark.yaml)."""
 STEPS, ACCURACY, LOSS, FIT = "steps", "test accuracy", "loss", "loss on training data"
 
 
