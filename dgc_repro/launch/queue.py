@@ -298,6 +298,8 @@ def _publish_finished(parts: Sequence[Part]) -> None:
         said = f"{len(found)} runs, published"
         if not found:
             said = "no finished run yet"
+        elif not is_published(place) and all(run.id in before for run in found):
+            said = "no finished run of its own yet"
         elif any(_is_dense(c) for c, _ in jobs) and not any(_is_dense(run.config) for run in found):
             said = "no finished dense run yet, not published"
         elif is_published(place) and set(run_ids(place)) == {run.id for run in found}:
