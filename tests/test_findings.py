@@ -86,7 +86,7 @@ def test_results_without_a_page_of_the_findings_are_refused_in_one_line(tmp_path
         shutil.copytree(RESULTS / place, root / place)
     (tmp_path / "docs").mkdir()
     shutil.copy(REPOSITORY / findings.NETWORKS, tmp_path / findings.NETWORKS)
-    with pytest.raises(UserError, match=r"results: lacks a page .*dynamic/medium") as error:
+    with pytest.raises(UserError, match=r"results: lacks a page .*dynamic/(air|medium)") as error:
         findings.refresh(root)
     assert "\n" not in str(error.value)
 
@@ -160,6 +160,7 @@ NAMES = (
     *(r"PowerSGD, rank \d", r"rank 4\b", r"\b10+x\b", r"\b4 to 16 bits", r"CIFAR-10", r"ResNet\d+"),
     *(r"VGG16", r"95 % interval", r"(below|above|than|excludes|contains)\s+0\b", r"H100", r"LSTM"),
     *(r"^## \d\.", r"findings 1, 2, 4 and 5", r"\b\d+ workers", r"\b8 or more", r"70 epochs"),
+    *(r"a plateau of 80 to 86 %", r"the worse side of 0"),
     *(r"1 Gbit/s", r"\| 100 \|", r"\| 1x \|", r"within 2 points", r"threshold (of )?0\.7"),
     *(r"medians of 3 steps", r"82 %", r"(at least|more than) 30 times", r"a factor of 10\b"),
     r"2, 8, 32 and 64 workers",
@@ -242,9 +243,11 @@ def numbers(place: str, artifact: str, quantity: str) -> pd.Series[float]:
 
 
 def test_no_plateau_appeared() -> None:
-    for scale in ("small", "medium", "fashion"):
+    for scale in ("small", "air", "medium", "fashion"):
         own = numbers(f"dynamic/{scale}", "table1", "test accuracy")
-        assert own["static8"] > own["none"] - 0.1
+        assert own["static8"] > own["none"] - 0.15  # the paper has 7 points
+        if scale in ("air", "medium"):  # inside the range of the paper's plateau, and level
+            assert 80 < own["none"] < 87
     readings = numbers("dynamic/medium", "sensitivity", "test accuracy").drop("dense")
     assert len(readings) == 6
     dense = numbers("dynamic/medium", "table1", "test accuracy")["none"]
@@ -294,17 +297,3 @@ def test_the_workers_that_have_few_seeds_are_those_of_the_page() -> None:
     few = own[own["row"].str.startswith("low_")]
     assert {row.partition(".")[0] for row in few["row"]} == {f"low_{n}" for n in (2, 8, 32, 64)}
     assert set(few["n"]) == {1, 2}
-
-
-# docs/benchmark.md
-
-
-def test_the_largest_modelled_speedup_is_that_of_the_page() -> None:
-    table = pd.read_csv(RESULTS / "benchmark" / "small" / "numbers.csv")
-    is_fast = table["setting"].isin(["10 Gbit/s", "100 Gbit/s"])
-    fast = table[(table["quantity"] == methods.TARGET) & is_fast]
-    own = fast[~fast["row"].str.contains("adam|dense")]["mean"].max()
-    text = " ".join((REPOSITORY / "docs" / "benchmark.md").read_text("utf-8").split())
-    assert re.search(
-        rf"largest modelled speedup to a target of a compressor on a CPU is {own:.1f} ", text
-    )

@@ -82,7 +82,7 @@ COMMANDS = {
     ),
     "selfcheck": Command(
         "dgc_repro.selfcheck.command:selfcheck",
-        "Check this machine: PASS, FAIL or SKIP for each part that has to work.",
+        "Check this machine: PASS, FAIL or SKIP for each part.",
     ),
     "new-paper": Command(
         "dgc_repro.launch.new_paper:new_paper", "Write the three files of a paper of your own."

@@ -497,19 +497,18 @@ def _filled(text: str) -> list[str]:
 def table(rows: Sequence[Row], workers: int, benchmark: Benchmark) -> Table:
     """The settings by cost."""
     dense = next(row for row in rows if row.cost is None)
-    headings = ["setting", "cost", "95 %\ninterval", "at\nmost", "sent\nMB"]
+    headings = ["setting", "cost", "95 %\ninterval", "sent\nMB"]
     headings += ["compress\nms", "step\nms", "times\nas fast"]
     has_shares = any(row.share is not None for row in rows)
     headings += ["net"] if has_shares else []
     cells: list[list[str]] = []
     for row in sorted(rows, key=lambda row: row.cost is not None):
         if row.cost is None:
-            costs = ["0", "-", "-"]
+            costs = ["0", "-"]
         elif not row.cost.n:
-            costs = ["not known", "-", "-"]
+            costs = ["not known", "-"]
         else:
-            at_most = f"{row.at_most:.1f}" if math.isfinite(row.at_most) else "-"
-            costs = [f"{row.cost.mean:.2f}", row.cost.interval, at_most]
+            costs = [f"{row.cost.mean:.2f}", row.cost.interval]
         numbers = (row.sent / 1e6, 1e3 * row.exchange, 1e3 * row.step)
         times = dense.step / row.step
         net = [row.share.net_text(times) if row.share else "-"] if has_shares else []
@@ -546,8 +545,8 @@ def foot(
 ) -> Iterable[str]:
     """What the columns mean, and which settings the table does not have."""
     yield from _filled(
-        f"cost: {benchmark.workload.unit_in_words} against dense training. at most: the upper end of "
-        "the interval, which holds for one setting at a time. compress: and decompress. net: times as "
+        f"cost: {benchmark.workload.unit_in_words} against dense training. The interval holds for one "
+        "setting at a time. compress: and decompress. net: times as "
         "fast, less the share of the steps that the setting costs."
     )
     if asked.method is None and (missing := len(every) - len(shown)) > 0:

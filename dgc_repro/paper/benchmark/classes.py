@@ -280,7 +280,7 @@ def in_words(shown: Shown, workload: Workload) -> str:
     most = f"{_up(shown.high):g} {workload.unit}"
     if shown.word == "equivalent":
         if shown.low > 0:
-            return f"Equivalent; costs {-_up(-shown.low):g} to {most}."
+            return f"Equivalent; costs {_down(shown.low):g} to {most}."
         if shown.high < 0:
             return "Equivalent; slightly better."
         return f"Equivalent: no cost seen, at most {most}."
@@ -296,6 +296,11 @@ def in_words(shown: Shown, workload: Workload) -> str:
 def _up(cost: float) -> float:
     """A cost to one decimal, rounded up."""
     return math.ceil(round(10 * cost, 6)) / 10 + 0.0
+
+
+def _down(cost: float) -> float:
+    """A cost to one decimal, rounded down."""
+    return math.floor(round(10 * cost, 6)) / 10
 
 
 def _about(cost: float, workload: Workload) -> str:
