@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from tiny_run import PLAIN, STEPS_PER_EPOCH, built, play
+from tiny_run import PLAIN, STEPS_PER_EPOCH, TEXT, built, play
 
 from dgc_repro.policy.interface import EpochReport, Policy, State
+from dgc_repro.train.evaluate import evaluate
 from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step, Triangular
 
 
@@ -79,3 +80,51 @@ def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
     monkeypatch.setattr(type(run.policy), "observe", listening)
     play(run)
     assert told == [pytest.approx(rates) for rates in ([1, 0.1], [0.1, 0.1], [0.1, 0.1])]
+
+
+@pytest.mark.parametrize(("share", "steps"), [(1.0, 8), (0.6, 5), (0.9, 7), (0.5, 4), (0.01, 1)])
+def test_a_share_of_the_steps_runs_through_the_whole_schedule(share: float, steps: int) -> None:
+    """train.steps_share: 8 steps, of which round(8 share) are trained; the cosine and its warm-up end with
+    them, and the last epoch is cut short and evaluated."""
+    run = built(
+        *PLAIN, "schedule=cosine", "schedule.warmup_epochs=0.5", f"train.steps_share={share}"
+    )
+    rates = []
+    step = run.optimizer.step
+    run.optimizer.step = lambda: rates.append(run.optimizer.param_groups[0]["lr"]) or step()
+    told = play(run)
+    base, done = (
+        0.1 * 32 / 128,
+        [number / steps for number in range(steps)],
+    )  # of the whole schedule
+    expected = [base * min(1, 4 * e) * 0.5 * (1 + math.cos(math.pi * e)) for e in done]
+    assert rates == pytest.approx(expected)
+    assert told.records[-1]["step"] == steps
+    assert [record["epoch"] for record in told.records] == [1, 2][: math.ceil(steps / 4)]
+    assert run.num_epochs == math.ceil(steps / 4)
+    assert [("fit/loss" in record) for record in told.records] == [False, True][
+        -len(told.records) :
+    ]
+
+
+def test_a_shortened_run_learns_from_the_first_batches_of_a_whole_one() -> None:
+    """With a constant rate it is a whole run that was stopped, bit for bit."""
+    whole, short = (
+        built(*PLAIN, "schedule=constant", f"train.steps_share={share}") for share in (1.0, 0.5)
+    )
+    first, second = play(whole), play(short)
+    assert {
+        k: v for k, v in second.records[0].items() if k in first.records[0] and "time" not in k
+    } == {k: v for k, v in first.records[0].items() if "time" not in k}
+
+
+def test_the_last_record_has_the_loss_on_training_data() -> None:
+    """Of the final weights, on images that are not augmented; it costs no byte that is counted before it."""
+    run = built("model.width=4")
+    told = play(run)
+    score = evaluate(run, run.splits.train[:10_000])
+    assert told.records[-1]["fit/loss"] == score.mean_loss
+    assert told.records[-1]["fit/accuracy_percent"] == score.accuracy_percent
+    assert score.count == len(run.splits.train) == 128
+    words = built(*TEXT)
+    assert play(words).records[-1]["fit/perplexity"] > 1
