@@ -250,7 +250,7 @@ def recommend(arguments: Sequence[str]) -> None:
     if measured:
         from dgc_repro.predict.measure import timed
 
-        first = [rows[0], *([one] if (one := best(rows, asked)) else [])]
+        first = [rows[0], *([one] if (one := best(rows, asked, benchmark.workload.margin)) else [])]
         others = [row for row in rows if row not in first]
         gathered = [
             row
@@ -259,7 +259,7 @@ def recommend(arguments: Sequence[str]) -> None:
         ]
         rows = timed(gathered[: MEASURED + 1], settings, overrides, workers[-1], asked.network)
     console = console_of_width()
-    lead = best(rows, asked)
+    lead = best(rows, asked, benchmark.workload.margin)
     shown = rows if asked.method or measured or asked.max_cost is not None else front(rows, lead)
 
     def say(lines: Iterable[str]) -> None:
@@ -351,16 +351,16 @@ def front(rows: Sequence[Row], lead: Row | None) -> list[Row]:
     return found
 
 
-def best(rows: Sequence[Row], asked: Question) -> Row | None:
-    """The answer: the fastest setting that is shown to cost at most what is allowed, or else at most the
-    smallest cost that any setting is shown to meet. None: no setting with a known cost is faster than dense
-    training."""
+def best(rows: Sequence[Row], asked: Question, margin: float) -> Row | None:
+    """The answer: the fastest setting that is shown to cost at most what is allowed (the margin of the
+    workload, unless it is asked), or else at most the smallest cost that any setting is shown to meet. None:
+    no setting with a known cost is faster than dense training."""
     dense, *others = rows
     faster = [r for r in others if r.step * FASTER < dense.step and math.isfinite(r.at_most)]
     if not faster:
         return None
     smallest = min(row.at_most for row in faster)
-    allowed = max(smallest, asked.max_cost or 0.0)
+    allowed = max(smallest, margin if asked.max_cost is None else asked.max_cost)
     return min((row for row in faster if row.at_most <= allowed), key=lambda row: row.step)
 
 
@@ -477,8 +477,7 @@ def answer(
     if lead.share is not None:
         net, low, high = lead.share.net(dense.step / lead.step)
         yield from _filled(
-            f"It costs {lead.share.text} % of the steps that uncompressed training needs for the same loss, "
-            f"so a training is {net:.1f} times as fast ({low:.1f} to {high:.1f})."
+            f"{lead.share.sentence} So a training is {net:.1f} times as fast ({low:.1f} to {high:.1f})."
         )
     yield ""
     yield f"  {command_of(lead.run)}{' exchange.overlap=true' if lead.hidden else ''}"

@@ -38,6 +38,8 @@ def epoch_line(
     done = epoch / epochs
     wobble = 0.1 * seed + 0.02 * math.sin(7 * epoch + seed)
     test = 40 + (accuracy - 40) * done**0.4 + (wobble if epoch < epochs else 0.1 * seed)
+    own = 1e-6 * seed * sum(map(ord, row))  # no two rows differ by the same in all seeds
+    test += own
     rung, label = (0, "dense")
     if row.startswith("static8"):
         rung, label = 1, "bits=8"
@@ -61,8 +63,8 @@ def epoch_line(
         "comm/payload_bytes": sent,
         "comm/wire_bytes": sent,
         "comm/signal_bytes": 12.0 * epoch,
-        "time/train_seconds": seconds * epoch * (1 + 0.01 * seed),
-        "weights/change_norm": (change if done > 2 / 3 else 5.0) * (1 + 0.01 * seed),
+        "time/train_seconds": seconds * epoch * (1 + 0.01 * seed + own),
+        "weights/change_norm": (change if done > 2 / 3 else 5.0) * (1 + 0.01 * seed + own),
     }
 
 

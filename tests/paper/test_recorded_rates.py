@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgc_repro.paper import pool
+from dgc_repro.paper.benchmark.equivalent import is_shortened
 from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.tuning import recorded
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES
@@ -34,7 +35,8 @@ def published() -> dict[str, dict[str, list[Run]]]:
     """The runs of each workload by setting."""
     found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in pool.read(RESULTS):
-        if run.model in RECIPES and run.method and TUNES not in run.method:
+        is_whole = TUNES not in run.method and not is_shortened(run)
+        if run.model in RECIPES and run.method and is_whole:
             found[run.model][run.method].append(run)
     return found
 

@@ -53,6 +53,13 @@ class Share:
             mean if math.isinf(self.mean) and self.low == self.high else f"{mean} ({low} to {high})"
         )
 
+    @property
+    def sentence(self) -> str:
+        """What the interval says of the steps that uncompressed training needs for the same loss."""
+        if self.low < 0:
+            return f"No cost in steps is shown, at most {self._words(self.high)} % of them."
+        return f"It costs {self.text} % of the steps that uncompressed training needs for the same loss."
+
     def _words(self, percent: float) -> str:
         if math.isinf(percent):
             return f"> {self.most:.0f}" if percent > 0 else "< 0"

@@ -124,10 +124,14 @@ def workloads() -> dict[str, Workload]:
 def images_of(run: Run) -> tuple[int, int] | None:
     """How many test and validation images a run is scored on; None where its config does not say it."""
     dataset = run.setting("dataset", {})
+    if not isinstance(dataset, Mapping):
+        return None
     name = str(dataset.get("_target_", "")).split(".")[-2:-1]
     test = dataset.get("test_size") or TEST_IMAGES.get(name[0] if name else "")
     held_out = dataset.get("validation")
-    return (int(test), int(held_out)) if test and held_out else None
+    if not isinstance(test, int) or not isinstance(held_out, int) or min(test, held_out) < 1:
+        return None
+    return test, held_out
 
 
 def usual_margin(metric: str) -> float:
