@@ -85,6 +85,8 @@ def test_a_cost_outside_the_calibration_is_called_so() -> None:
     assert level.text.endswith(" (< 0 to 2)")
     assert calibration.share([run("a", seed, 1.5) for seed in range(2)]) is None
     assert calibration.share([run("a", seed, math.inf) for seed in range(3)]) is None
+    with pytest.raises(ValueError, match="too few runs"):
+        Calibration([run(f"dense_{f}", 0, loss_at(1 - f), f) for f in (1, 0.8, 0.6)], TEXT)
     with pytest.raises(ValueError, match="fractions"):
         Calibration([run("dense", seed, 1.5) for seed in range(5)], TEXT)
 

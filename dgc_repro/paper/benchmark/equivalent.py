@@ -96,7 +96,7 @@ def is_shortened(run: Run) -> bool:
 
 class Calibration:
     """The loss of dense training against the logarithm of the inverse fraction of its steps. Raises
-    ValueError for fewer than `LEAST_SHARES` fractions.
+    ValueError for fewer than `LEAST_SHARES` fractions, or too few runs.
 
     fractions  those of the runs, the true ones
     curve      coefficients of the logarithm and of its square
@@ -122,6 +122,8 @@ class Calibration:
         self._found: Matrix = self._inverse @ design.T @ losses
         rest = losses - design @ self._found
         self.df = len(losses) - int(np.linalg.matrix_rank(design))
+        if self.df < 1:
+            raise ValueError("too few runs for a curve and its error")
         self.sd = math.sqrt(float(rest @ rest) / self.df)
 
     @property
