@@ -177,12 +177,7 @@ class Benchmark:
         self.runs: Sequence[Run] = [run for run in every_run if not is_shortened(run)]
         self.workload = workloads()[name]
         calibration = calibrations(every_run, {name: self.workload}).get(name)
-        rows = {run.row for run in self.runs}
-        self.shares: dict[str, Share | None] = dict.fromkeys(rows)
-        if calibration is not None:
-            for row in rows:
-                own_runs = [run for run in self.runs if run.row == row]
-                self.shares[row] = calibration.share(own_runs)
+        self.shares = {} if calibration is None else calibration.shares(self.runs)
         self.judged = judged_of(self.runs, name)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
@@ -213,7 +208,7 @@ class Benchmark:
             )
             communicate, hidden = speed.talked(run, calls, costs, asked.compute)
             cost = None if name == DENSE else self.judged.shown[run.row]
-            share = None if name == DENSE else self.shares[run.row]
+            share = self.shares.get(name)
             rows.append(Row(run, cost, calls, asked.compute, exchange, communicate, hidden, share))
         return rows, sorted(left_out)
 

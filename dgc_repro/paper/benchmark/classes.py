@@ -104,13 +104,9 @@ class Shown:
     @property
     def family(self) -> str:
         """The column beside the class."""
-        return (
-            "-"
-            if self.survives is None or self.word == UNDECIDED
-            else "yes"
-            if self.survives
-            else "no"
-        )
+        if self.survives is None or self.word == UNDECIDED:
+            return "-"
+        return "yes" if self.survives else "no"
 
 
 @dataclass(frozen=True)
@@ -140,11 +136,6 @@ class Judged:
             key=lambda seeds: _word(one.extended(seeds), self.workload) != UNDECIDED,
         )
         return found if found <= MOST_MORE else None
-
-    @property
-    def half_widths(self) -> list[float]:
-        """Of the intervals, in the workload's unit."""
-        return [(one.high - one.low) / 2 for one in self.shown.values() if one.has_interval]
 
     @property
     def spread_text(self) -> str:

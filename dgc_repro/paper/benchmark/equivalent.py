@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dgc_repro.paper.benchmark.workloads import DENSE, Workload, images_of
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, together
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.statistics import COVERAGE, Sample
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -82,11 +82,7 @@ class Share:
 
 def loss_of(run: Run) -> float:
     """The loss of the last test, in nats: of images that of test and validation images together."""
-    test, sizes = run.last("test/loss"), images_of(run)
-    if sizes is None or "validation/loss" not in run.epochs:
-        return test
-    tested, held_out = sizes
-    return (tested * test + held_out * run.last("validation/loss")) / (tested + held_out)
+    return together(run, "loss")
 
 
 def is_shortened(run: Run) -> bool:
@@ -105,7 +101,7 @@ class Calibration:
 
     def __init__(self, runs: Sequence[Run], workload: Workload) -> None:
         dense = [run for run in runs if run.method.partition("_")[0] == DENSE]
-        dense = [run for run in dense if np.isfinite(loss_of(run)) and "_lr" not in run.method]
+        dense = [run for run in dense if np.isfinite(loss_of(run)) and TUNES not in run.method]
         whole = max((float(run.summary["steps"]) for run in dense), default=1.0)
         self.workload = workload
         self.fractions = [float(run.summary["steps"]) / whole for run in dense]
@@ -167,6 +163,15 @@ class Calibration:
         inside = ends[fits]
         low, high = (float(inside[0]), float(inside[-1])) if inside.size else (mean, mean)
         return Share(mean, -math.inf if fits[0] else low, math.inf if fits[-1] else high, self.most)
+
+    def shares(self, runs: Sequence[Run]) -> dict[str, Share]:
+        """The cost of each method but dense training that has one."""
+        own: dict[str, list[Run]] = {}
+        for run in runs:
+            if run.method != DENSE:
+                own.setdefault(run.method, []).append(run)
+        found = {method: self.share(of) for method, of in own.items()}
+        return {method: share for method, share in found.items() if share is not None}
 
     def _variance(self, own: Sequence[Sample]) -> tuple[float, float]:
         """The variance of a setting's losses and its degrees of freedom: that of dense training, or its own

@@ -18,7 +18,7 @@ from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import net, paired, profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
-from dgc_repro.paper.benchmark.equivalent import Calibration, Share, calibrations, is_shortened
+from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
 from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
@@ -115,7 +115,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     found = numbers(shown, None if differ_in_workers else speed.WORKERS)
     judged = {name: judged_of(shown, name) for name in present}
     titles = {name: workloads()[name].title for name in present}
-    shares = {name: _shares(shown, name, one) for name, one in fitted.items()}
+    shares = {
+        name: one.shares([run for run in shown if run.model == name])
+        for name, one in fitted.items()
+    }
     rates = pd.concat([tuning.every_rate(runs, name) for name in present])
     tuned = pd.DataFrame(line for name in present for line in tuning.best_rates(runs, name))
     is_quick = scale == SHOWS_THAT_IT_RUNS
@@ -181,25 +184,16 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )  # fmt: skip
 
 
-def _shares(runs: Sequence[Run], name: str, calibration: Calibration) -> dict[str, Share]:
-    """The cost of each setting of a workload as a share of the steps, by method."""
-    own: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.model == name and run.method != DENSE:
-            own.setdefault(run.method, []).append(run)
-    found = {method: calibration.share(of) for method, of in own.items()}
-    return {method: share for method, share in found.items() if share is not None}
-
-
 def _equivalent(runs: Sequence[Run], shares: Mapping[str, Mapping[str, Share]]) -> pd.DataFrame:
     """The settings with the share of the steps that they cost, and the net speedups of the full-size model on
     each network, where there is one; the smallest share first."""
     table = []
     for name, of_name in shares.items():
-        workload, own = workloads()[name], [run for run in runs if run.model == name]
+        workload = workloads()[name]
+        work = speed.Workload([run for run in runs if run.model == name])
         model = net.full_size(workload)
         steps = {
-            title: net.step_speedups(own, model, network) if model else {}
+            title: net.step_speedups(work, model, network) if model else {}
             for title, network in NETWORKS.items()
         }
         for method, share in sorted(of_name.items(), key=lambda item: (item[1].mean, item[1].low)):

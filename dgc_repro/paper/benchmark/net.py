@@ -69,11 +69,11 @@ def full_size(workload: Workload) -> FullSize | None:
 
 
 def step_speedups(
-    runs: Sequence[Run], model: FullSize, network: Network, workers: int = speed.WORKERS
+    work: speed.Workload, model: FullSize, network: Network, workers: int = speed.WORKERS
 ) -> dict[str, float]:
     """How many times as fast as dense training's a step of each method is, of those that can be predicted."""
-    work, costs, found = speed.Workload(runs), Costs(network, workers), {}
-    for run in {run.method: run for run in runs}.values():
+    costs, found = Costs(network, workers), {}
+    for run in {run.method: run for run in work.runs}.values():
         if run.method in model.exchange and speed.is_predicted(run):
             calls = speed.calls_at(run, workers)
             calls = speed.enlarged(run, calls, work.parameters, work.vectors, model.sizes)
@@ -98,8 +98,9 @@ def figure(
         return None
 
     def draw(axes: Axes) -> None:
+        work = speed.Workload(runs)
         steps = [
-            step_speedups(runs, model, Network(rate=f"{rate:g}gbit", latency=LATENCY))
+            step_speedups(work, model, Network(rate=f"{rate:g}gbit", latency=LATENCY))
             for rate in RATES
         ]
         axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)

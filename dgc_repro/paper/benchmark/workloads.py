@@ -82,12 +82,7 @@ class Workload(NamedTuple):
         """The quality by which a run is judged: the metric, of accuracy on the test and the validation images
         together, where it is known how many these are."""
         test = self.quality(run)
-        column = f"validation/{self.metric}"
-        sizes = images_of(run)
-        if not (self.is_difference and sizes and column in run.epochs and np.isfinite(test)):
-            return test
-        tested, held_out = sizes
-        return (tested * test + held_out * self.quality(run, "validation")) / (tested + held_out)
+        return together(run, self.metric) if self.is_difference and np.isfinite(test) else test
 
     def steps_to_target(self, run: Run) -> float:
         """Steps until the first test with the target or better; inf: there is none, NaN: there is no target.
@@ -119,6 +114,15 @@ def workloads() -> dict[str, Workload]:
         )
         for name, own in stated
     }
+
+
+def together(run: Run, metric: str) -> float:
+    """A metric of the last test; of images that of test and validation images together."""
+    test, sizes, column = run.last(f"test/{metric}"), images_of(run), f"validation/{metric}"
+    if sizes is None or column not in run.epochs:
+        return test
+    tested, held_out = sizes
+    return (tested * test + held_out * run.last(column)) / (tested + held_out)
 
 
 def images_of(run: Run) -> tuple[int, int] | None:
