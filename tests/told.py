@@ -17,6 +17,9 @@ from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run
 from dgc_repro.train.run import Run
 
+EVALUATED = ("validation", "test", "fit")
+"""Parts of the data that are evaluated; the last record alone has ``fit/``."""
+
 
 def digest(tensors: list[Tensor]) -> str:
     """One text for the bits of all of them."""
@@ -46,3 +49,16 @@ def told_here(config: dict[str, Any], folder: Path | None = None) -> dict[str, A
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", str(dist.get_rank()))
         return told_by(build_run(config, torch.device("cpu")), 0, folder)
+
+
+def shared_part(told: dict[str, Any], *, floats: bool = True) -> dict[str, Any]:
+    """What every rank must tell alike, and every world. Evaluation batches are cut otherwise where
+    workers are simulated; comparing replicas needs replicas; buffers that one process holds need no
+    broadcast; of a ragged payload each worker counts its own ``floats``."""
+    other = {f"{part}/{name}" for part in EVALUATED for name in ("loss", "perplexity")}
+    other |= {"comm/check_bytes", "comm/total_wire_bytes", "comm/buffer_bytes"}
+    if not floats:
+        other.add("comm/floats")
+    records = [{k: v for k, v in record.items() if k not in other} for record in told["records"]]
+    # As text: of an epoch whose first round goes on, the loss is NaN.
+    return {"losses": repr(told["losses"]), "parameters": told["parameters"], "records": records}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from tiny_run import (
     tiny,
     without_times,
 )
-from told import told_by, told_here
+from told import shared_part, told_by, told_here
 
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
@@ -126,14 +125,6 @@ def test_pretrained_weights_of_another_run_are_factorized(tmp_path: Path) -> Non
     assert run.progress.is_low_rank
 
 
-def shared(told: dict[str, Any]) -> dict[str, Any]:
-    """What real processes and simulated workers tell alike."""
-    evaluated = {f"{part}/loss" for part in ("validation", "test")}
-    other = evaluated | {"comm/check_bytes", "comm/total_wire_bytes", "comm/buffer_bytes"}
-    records = [{k: v for k, v in record.items() if k not in other} for record in told["records"]]
-    return {"losses": told["losses"], "parameters": told["parameters"], "records": records}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dense", "powersgd", "accordion", "sam"])
 def test_real_processes_do_what_simulated_workers_do(
@@ -143,10 +134,10 @@ def test_real_processes_do_what_simulated_workers_do(
     real = two_workers(told_here, tiny(*overrides, *LOCAL), tmp_path)
     for rank, told in enumerate(real):
         simulated = told_by(built(*overrides), rank)
-        assert shared(told) == shared(simulated)
+        assert shared_part(told) == shared_part(simulated)
         assert told["state"] == simulated["state"]
     if method == "dense":
         overlapped = two_workers(
             told_here, tiny(*overrides, *LOCAL, PER_BUCKET), tmp_path / "overlapped"
         )
-        assert [shared(told) for told in overlapped] == [shared(told) for told in real]
+        assert [shared_part(told) for told in overlapped] == [shared_part(told) for told in real]
