@@ -6,6 +6,7 @@ TORCH ?=
 TORCH_INDEX ?=
 SCALE ?= quick
 ARGS ?=
+CHECKOUTS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help install test test-slow test-slurm test-oldest test-all check format lint types bench bench-network \
-	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 benchmark queue publish-queue report publish docs notebook clean
+	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 benchmark conformance queue publish-queue report publish docs notebook clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -130,6 +131,9 @@ reproduce-gravac: $(GRAVAC) ## all of GraVAC's tables and figures
 
 benchmark: $(INSTALLED) ## train methods on images and text: quality against bytes
 	$(BIN)/python -m dgc_repro reproduce benchmark/methods scale=$(SCALE) $(ARGS)
+
+conformance: $(INSTALLED) ## compare the methods with their authors' code (CHECKOUTS=<folder>: run that code again)
+	$(BIN)/python scripts/conformance.py $(if $(CHECKOUTS),--checkouts $(CHECKOUTS)) $(ARGS)
 
 # From a worktree of the commit, so that edits in this folder do not reach runs that are still to come.
 queue: $(INSTALLED) ## train what is missing of conf/queue.yaml, on one core, with the code of the last commit (ARGS="list=true": list it)

@@ -126,7 +126,10 @@ def write_results(entries: Sequence[Entry]) -> None:
     groups = {page: name_of(entry.paper) for page, entry in zip(pages, entries, strict=True)}
     for page in sorted(set(RESULTS.rglob("*.md")) - {overview, *pages}):
         title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        pages[page], groups[page] = f"{title}, {page.parent.name}", "Speed tables"
+        if page.parent.name == "conformance":
+            pages[page], groups[page] = title, "Conformance"
+        else:
+            pages[page], groups[page] = f"{title}, {page.parent.name}", "Speed tables"
     listed: list[dict[str, Any]] = [
         {"All results": placed(overview)},
         {"All claims": "results/claims.md"},

@@ -36,6 +36,10 @@ GROUPS = {
     "no finding": ("by construction", "cannot follow"),
 }
 """The verdicts of a column of the overview."""
+COMPARED = (
+    "[Are these methods the ones of their authors?](conformance/README.md) The same gradients went "
+    "through published code and through this package."
+)
 
 
 def entries(root: Path) -> list[Entry]:
@@ -99,9 +103,11 @@ def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> st
     ]
     pages = pd.DataFrame(lines, columns=["artifact", "scale", "page", "verdicts"])
     texts = [findings.linked(blocks[name], Path("results")) for name in SHOWN if name in blocks]
+    compared = root / "conformance" / "README.md"
     parts = [
         "# Results",
         *(text.strip() for text in texts),
+        *([COMPARED] if compared.is_file() else []),
         f"## Verdicts\n\n{LEGEND}",
         markdown_table(overview),
         f"## Pages\n\n{markdown_table(pages, links=True)}",
