@@ -348,9 +348,11 @@ def test_the_page_of_methods_has_every_compressor_and_setting() -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings, as they are made from them on the web."""
-    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
+    """The anchors of a page: of its headings, as they are made from them on the web, and its own."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^#+ (.*)$", text, re.M)
+    own = set(re.findall(r'<a id="(\w+)">', text))
+    return own | {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def commands(page: Path) -> list[str]:
