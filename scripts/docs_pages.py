@@ -27,7 +27,7 @@ import yaml
 
 from dgc_repro.paper import index, pool
 from dgc_repro.paper.claim_table import Entry
-from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain
+from dgc_repro.paper.page import HOW, PAGE_FILE, markdown_table, plain
 from dgc_repro.paper.verdict import WORDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ PAPERS = {  # in the navigation; another paper has the name of its folder
     "benchmark": "Benchmark",
 }
 TITLE_LENGTH = 80  # in the navigation
-FACTS = re.compile(r"\A(# .*\n\n)((?:- .*\n)+)")  # the list below a page's title
+FACTS = re.compile(rf"(?<=\n## {HOW}\n\n)(?:- .*\n)+")  # the list at a page's end
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
 # a figure, the text below it, and the table below that
 ANSWER = re.compile(r"^!\[.*\n(?:(?!#|!\[|\|).*\n)*(?:\|.*\n)+", re.M)
@@ -164,12 +164,11 @@ def below_title(text: str, line: str) -> str:
 
 
 def results_page(text: str, links: str) -> str:
-    """A page of results with links at its top and folded facts. The search leaves facts and tables out, and
-    ranks the page below those of docs/."""
+    """A page of results with links at its top. The search leaves facts and tables out, and ranks the page
+    below those of docs/."""
     title = html.unescape(text.partition("\n")[0].removeprefix("# "))
-    fold = "<details class=info data-search-exclude markdown><summary>How it was measured</summary>"
-    text = FACTS.sub(rf"\g<1>{fold}\n\n\g<2>\n</details>\n", text)
-    text = TABLE.sub(r"<div data-search-exclude markdown>\n\n\g<0>\n</div>\n", text)
+    for part in (TABLE, FACTS):
+        text = part.sub(r"<div data-search-exclude markdown>\n\n\g<0>\n</div>\n", text)
     meta = yaml.safe_dump({"title": title, "search": {"boost": 0.5}}, allow_unicode=True)
     return f"---\n{meta}---\n{below_title(text, links)}"
 

@@ -352,7 +352,9 @@ def headings(page: Path) -> set[str]:
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"^#+ (.*)$", text, re.M)
     own = set(re.findall(r'<a id="(\w+)">', text))
-    return own | {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
+    return own | {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found
+    }
 
 
 def commands(page: Path) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from dgc_repro.names import SAME_VALUE, conf_dir, scale_of
@@ -303,23 +303,30 @@ def used(runs: Sequence[Run], key: str, labels: Mapping[str, str] | None = None)
     return "; ".join(f"{names}: {value}" for value, names in named.items()) or "-"
 
 
-def traces(runs: Sequence[Run], labels: Mapping[str, str]) -> list[str]:
-    """Return one line a run whose policy changed its plan: when, from what to what, why. ``labels``: rows in
-    words."""
-    found = []
+def traces(runs: Sequence[Run], labels: Mapping[str, str]) -> pd.DataFrame | None:
+    """Return a line for each run whose policy changed its plan from epoch to epoch: the epochs with each
+    plan. ``labels``: rows in words. None where no policy did."""
+    found: dict[str, dict[str, list[int]]] = {}
     for run in runs:
-        when = "epoch" if "epoch" in run.trace.columns else "step"
-        if run.trace.empty or not {when, "label", "next_label"} <= set(run.trace.columns):
+        if run.trace.empty or not {"epoch", "label", "next_label"} <= set(run.trace.columns):
             continue
-        changed = run.trace[run.trace["label"] != run.trace["next_label"]]
-        steps = "; ".join(
-            f"after {when} {line[when]:.0f} {line['label']} to {line['next_label']}"
-            + (f" ({line['reason']})" if line.get("reason") else "")
-            for line in json.loads(changed.to_json(orient="records"))
-        )
-        if steps:
-            visited = ", ".join(dict.fromkeys(map(str, run.trace["label"])))
-            found.append(
-                f"{labels.get(run.row, run.row)}, seed {run.seed}: used {visited}. {steps}"
-            )
-    return found
+        plan, nexts = str(run.trace["label"].iloc[0]), run.trace.set_index("epoch")["next_label"]
+        name = f"{labels.get(run.row, run.row)}, seed {run.seed}"
+        for epoch in range(1, len(run.epochs) + 1):
+            found.setdefault(name, {}).setdefault(plan, []).append(epoch)
+            plan = str(nexts.get(epoch, plan))
+    found = {name: own for name, own in found.items() if len(own) > 1}
+    plans = dict.fromkeys(plan for own in found.values() for plan in own)
+    rows = [[name, *(spans(own.get(plan, ())) for plan in plans)] for name, own in found.items()]
+    return pd.DataFrame(rows, columns=["epochs with", *plans]) if rows else None
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers in a text: "1 to 3, 7"; empty for none."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join(" to ".join(map(str, part)) for part in parts)

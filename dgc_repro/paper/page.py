@@ -1,4 +1,4 @@
-"""One page of results, for every artifact: facts, tables, verdicts, readings, notes, choices.
+"""One page of results, for every artifact: findings, tables, claims, readings, notes, choices, facts.
 
 An artifact's module makes a `Page` of its runs; this module writes it as markdown with figures, and prints
 the part that fits a terminal.
@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.paper import plot
-from dgc_repro.paper.claims import Check, Choice, Claim, Note, claim
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, claim
 from dgc_repro.paper.facts import busy, data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
@@ -32,6 +32,20 @@ from dgc_repro.progress import console_of, duration
 
 PAGE_FILE = "table.md"
 SILENT, CONTRADICT = "Where the paper is silent", "Printed numbers that contradict each other"
+FOUND, LIMITS, HOW = "Found", "The page does not say", "How it was run"
+DECIDED = ("agrees", "differs", "agrees (given)", "differs (given)")
+OPEN = ("inconclusive", "indicative (+)", "indicative (-)")
+ORDER = (*DECIDED, *OPEN, "by construction", "not tested", "not run", "cannot follow")
+"""The verdicts as a page orders them."""
+UNDECIDED = {
+    "open": OPEN,
+    "not tested": ("not tested", "not run"),
+    "true by construction": ("by construction",),
+    "contradicted by the paper's own numbers": ("cannot follow",),
+}
+"""How the first paragraph calls the other verdicts."""
+NAMED = 6
+"""How many claims the first paragraph names for each of the decided verdicts."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,8 @@ class Page:
     printed    printed numbers by row and quantity, for numbers.csv
     sections   tables in order; the terminal shows the first one
     choices    what the paper leaves open, with what these runs used
+    found      what the runs show, before the claims are counted
+    limits     what the runs do not show, in sentences that continue "The page does not say"
     other_data the data set, where it is not the paper's: "digits, not CIFAR-10"
     figures    by file name
     labels     rows in words
@@ -132,6 +148,8 @@ class Page:
     notes: Sequence[Note] = ()
     choices: Sequence[Choice] = ()
     warning: str = ""
+    found: str = ""
+    limits: str = ""
     other_data: str = ""
     figures: Mapping[str, Drawing] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -180,6 +198,8 @@ def made(
         "verdicts": found,
         "other_data": "; ".join(dict.fromkeys(other.values())),
         "warning": busy(runs),
+        "found": words.texts.get(FOUND, "").format_map(said),
+        "limits": words.texts.get(LIMITS, "").format_map(said),
         "labels": labels or {},
         **more,
     }
@@ -223,28 +243,23 @@ def numbers(page: Page) -> pd.DataFrame:
 
 
 def markdown(page: Page) -> str:
-    """The whole page."""
+    """The whole page: what was found and what was run, the first table, the figures, what the page does not
+    say, the claims, the other tables, the choices, and how it was run."""
+    first, *others = page.sections or [Section("")]
     parts = [
         f"# {plain(title_text(page))}",
-        "\n".join(f"- {name}: {value}" for name, value in page.facts),
-        *([page.warning] if page.warning else []),
+        found_text(page),
+        run_text(page.facts),
+        page.warning,
+        *_section(first),
         *(
             f"![{plain(one.title)}]({name}.png)\n\n*{plain(one.caption)}*"
             for name, one in page.figures.items()
         ),
+        f"**{LIMITS}** {page.limits}" if page.limits else "",
+        *_claims(page),
+        *(part for section in others for part in _section(section)),
     ]
-    for section in page.sections:
-        parts += [f"## {section.title}", *([section.text] if section.text else [])]
-        if section.table is not None:
-            parts.append(markdown_table(section.table))
-    if page.verdicts:
-        counted = [count_text(page), prior_text(page.verdicts)]
-        parts += ["## Verdicts", markdown_table(_verdict_table(page.verdicts)), *counted]
-        readings: dict[str, list[str]] = {}
-        for verdict in page.verdicts:
-            readings.setdefault(verdict.claim.reading, []).append(verdict.claim.id)
-        lines = [f"- {', '.join(ids)}: {text}" for text, ids in readings.items() if text]
-        parts += ["How the claims are read:\n\n" + "\n".join(lines)]
     if page.notes:
         lines = [f"- {note.text} {note.arithmetic}".rstrip() for note in page.notes]
         parts += [f"## {CONTRADICT}", "\n".join(lines)]
@@ -257,7 +272,102 @@ def markdown(page: Page) -> str:
             columns=["silent", "chosen", "config key", "used in these runs"],
         )
         parts += [f"## {SILENT}", markdown_table(table)]
+    if page.facts:
+        parts += [f"## {HOW}", "\n".join(f"- {name}: {value}" for name, value in page.facts)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(section: Section) -> list[str]:
+    table = [] if section.table is None else [markdown_table(section.table)]
+    return [f"## {section.title}" if section.title else "", section.text, *table]
+
+
+def found_text(page: Page) -> str:
+    """The first paragraph: what the runs show, how many claims have each verdict, and the decided ones in
+    words. Repeated claims are not counted."""
+    own = [verdict for verdict in page.verdicts if not verdict.repeats]
+    counts, words = tally(own), [page.found]
+    if own:
+        count = f"{len(own)} claims" if len(own) > 1 else "one claim"
+        agree, differ = (_number(counts, DECIDED[side::2]) for side in (0, 1))
+        rest = {
+            name: sum(counts.get(word, 0) for word in group) for name, group in UNDECIDED.items()
+        }
+        others = [f"{n} {'is' if n == 1 else 'are'} {name}" for name, n in rest.items() if n]
+        words.append(
+            f"Of {count} {agree[0]} {'agrees' if agree[1] else 'agree'} with these runs and {differ[0]} "
+            f"{'differs' if differ[1] else 'differ'}{''.join(f'; {part}' for part in others)}."
+        )
+    text = " ".join(word for word in words if word)
+    lines = []
+    for title, side in (("Agrees", 0), ("Differs", 1)):
+        texts = [v.claim.text.rstrip(".") for v in own if v.word in DECIDED[side::2]]
+        if texts:
+            more = f"; and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+            lines.append(f"- *{title}*: {'; '.join(texts[:NAMED])}{more}.")
+    return "\n\n".join([f"**Found.** {text}", "\n".join(lines)]).strip() if text else ""
+
+
+def _number(counts: Mapping[str, int], words: Sequence[str]) -> tuple[str, bool]:
+    """How many verdicts of these words, and whether the verb is singular."""
+    count = sum(counts.get(word, 0) for word in words)
+    return str(count or "none"), count < 2
+
+
+def run_text(facts: Sequence[tuple[str, str]]) -> str:
+    """The conditions of the whole page in one paragraph."""
+    known = dict(facts)
+    names = ("model", "data", "workers", "seeds")
+    if "seeds" in known:
+        known["seeds"] = known["seeds"].partition(";")[0]
+    parts = [known.get("scale", ""), *(f"{n}: {known[n]}" for n in names if n in known)]
+    told = [f"{part[:1].upper()}{part[1:]}." for part in parts if part]
+    return f"**Run.** {' '.join(told)}" if told else ""
+
+
+def _claims(page: Page) -> list[str]:
+    """The claims, a check a row, with what keeps them open as lettered notes, and how each is read."""
+    if not page.verdicts:
+        return []
+    ordered = sorted(page.verdicts, key=lambda verdict: ORDER.index(verdict.word))
+    letters: dict[str, str] = {}
+    rows = []
+    for verdict in ordered:
+        claim = verdict.claim
+        note = letters.setdefault(verdict.why, _letter(len(letters))) if verdict.why else ""
+        word = f"**{verdict.text}**" if verdict.word in DECIDED else verdict.text
+        head = (f"{claim.id}. {claim.text} ({claim.where})", f"{word} ({note})" if note else word)
+        effects = [(f"{e.what}: {e.measured}", _range(claim, e), e.n) for e in verdict.effects]
+        for place, effect in enumerate(effects or [("no runs", "", 0)]):
+            again = (f"{claim.id}, check {place + 1}", "")
+            rows.append((*(again if place else head), *effect))
+    columns = ["claim", "verdict", "measured (95 % interval)", "agrees if", "n"]
+    parts = ["## Claims", markdown_table(pd.DataFrame(rows, columns=columns))]
+    parts.append("\n".join(f"- ({letter}) {_sentence(why)}" for why, letter in letters.items()))
+    parts += [count_text(page), prior_text(page.verdicts)]
+    readings: dict[str, list[str]] = {}
+    for verdict in page.verdicts:
+        readings.setdefault(verdict.claim.reading, []).append(verdict.claim.id)
+    lines = [f"- {', '.join(ids)}: {text}" for text, ids in readings.items() if text]
+    return [*parts, "How the claims are read:\n\n" + "\n".join(lines) if lines else ""]
+
+
+def _range(claim: Claim, effect: Effect) -> str:
+    """The claimed range, with the printed number, and whether this project chose the range."""
+    ours = "our range" if claim.margin == OURS else ""
+    printed = f"printed: {effect.printed}" if effect.printed else ""
+    more = ", ".join(part for part in (printed, ours) if part)
+    return f"{effect.claimed} ({more})" if more else effect.claimed
+
+
+def _letter(place: int) -> str:
+    """a to z, then aa, ab, ..."""
+    more, last = divmod(place, 26)
+    return (_letter(more - 1) if more else "") + chr(ord("a") + last)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def plain(text: str) -> str:
@@ -280,16 +390,6 @@ def markdown_table(table: pd.DataFrame, *, links: bool = False) -> str:
 
     rows = table.itertuples(index=False, name=None)
     return "\n".join([line(list(table.columns)), "|" + "---|" * table.shape[1], *map(line, rows)])
-
-
-def _verdict_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            (v.claim.id, f"{v.claim.text} ({v.claim.where})", v.text, v.n, v.claim.margin, v.detail)
-            for v in verdicts
-        ],
-        columns=["claim", "says", "verdict", "n", "range", "measured"],
-    )
 
 
 def count_text(page: Page) -> str:

@@ -106,16 +106,42 @@ class Effect:
     @property
     def text(self) -> str:
         """Quantity, rows, number with interval, and the claimed range."""
-        check, number = self.check, self._number
+        check = self.check
         what = (" / " if check.ratio else " - ").join(self.names)
         quantity = ", ".join(part for part in (check.quantity, check.setting) if part)
-        claimed = f"{number(check.above)} to {number(check.below)}"
-        if math.isinf(check.below):
-            claimed = f"> {number(check.above)}"
-        elif check.above <= check.least:
-            claimed = f"< {number(check.below)}"
-        printed = "" if math.isnan(check.printed) else f", printed {number(check.printed)}"
+        claimed = self.claimed.replace("above", ">").replace("below", "<")
+        printed = f", printed {self.printed}" if self.printed else ""
         return f"{quantity}, {what}: {self.brief} (claimed {claimed}{printed})"
+
+    @property
+    def what(self) -> str:
+        """Quantity and rows, in the order in which they are compared."""
+        names = (" over " if self.check.ratio else " minus ").join(self.names)
+        return ", ".join(part for part in (self.check.quantity, self.check.setting, names) if part)
+
+    @property
+    def claimed(self) -> str:
+        """The claimed range."""
+        check, number = self.check, self._number
+        if math.isinf(check.below):
+            return f"above {number(check.above)}"
+        if check.above <= check.least:
+            return f"below {number(check.below)}"
+        return f"{number(check.above)} to {number(check.below)}"
+
+    @property
+    def printed(self) -> str:
+        """The printed number; empty where there is none."""
+        return "" if math.isnan(self.check.printed) else self._number(self.check.printed)
+
+    @property
+    def measured(self) -> str:
+        """The number with its unit, and its interval where it has one."""
+        if math.isnan(self.mean):
+            return "undefined"
+        text = f"{self._number(self.mean)} {self._unit}".rstrip()
+        ends = f" ({self._number(self.low)} to {self._number(self.high)})"
+        return text + (ends if self.low != self.high else "")
 
     @property
     def excluded(self) -> str:
@@ -140,9 +166,13 @@ class Effect:
             return "undefined"
         ends = f" [{self._number(self.low)}, {self._number(self.high)}]"
         text = self._number(self.mean) + (ends if self.low != self.high else "")
+        return f"{text} {self._unit}".rstrip()
+
+    @property
+    def _unit(self) -> str:
+        """A difference of percentages is in points, and a ratio has no unit."""
         is_points = self.check.kind == "difference" and self.unit == "%"
-        unit = "" if self.check.ratio else "points" if is_points else self.unit
-        return f"{text} {unit}".rstrip()
+        return "" if self.check.ratio else "points" if is_points else self.unit
 
     def _number(self, value: float) -> str:
         if math.isinf(value):
@@ -156,8 +186,9 @@ UNTESTED = ("not tested", "not run")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The ``word``, the effects behind it, and why. ``repeats``: the claim, judged earlier, that compares
-    the same trainings in the same range; a repeated claim is not counted again."""
+    """The ``word`` and the effects behind it. ``detail``: both in one text; ``why``: what keeps the numbers
+    from deciding, in sentences. ``repeats``: the claim, judged earlier, that compares the same trainings in
+    the same range; a repeated claim is not counted again."""
 
     claim: Claim
     word: Word
@@ -166,6 +197,7 @@ class Verdict:
     modelled: bool = False
     repeats: str = ""
     effects: tuple[Effect, ...] = ()
+    why: str = ""
 
     @property
     def text(self) -> str:
@@ -325,10 +357,10 @@ class _Court:
         own, premises = effects[: len(claim.checks)], effects[len(claim.checks) :]
         known = [effect for effect in own if effect is not None]
         n = min((effect.n for effect in known), default=0)
-        word, detail = self._word(claim, known, premises, n, exact)
+        word, detail, why = self._word(claim, known, premises, n, exact)
         if len(known) < len(own) and word.startswith("not"):
             n = 0
-        return Verdict(claim, word, n, detail, self.modelled, effects=tuple(known))
+        return Verdict(claim, word, n, detail, self.modelled, effects=tuple(known), why=why)
 
     def effect(self, check: Check, exact: bool, priors: Priors) -> Effect | None:
         """The check's value with its interval; ``exact``: a number that is judged without one."""
@@ -355,44 +387,60 @@ class _Court:
         premises: Sequence[Effect | None],
         n: int,
         exact: bool,
-    ) -> tuple[Word, str]:
+    ) -> tuple[Word, str, str]:
+        """The word, the detail and why (see `Verdict`)."""
         numbers = "; ".join(effect.text for effect in known)
         measured = f"Measured: {numbers or 'not run'}"
         missing = len(claim.checks) - len(known)
         p_values = holm([*(effect.p_outside for effect in known), *[1.0] * missing])
         is_outside = min(p_values) < 1 - COVERAGE
         if claim.cannot_follow:
-            return "cannot follow", f"{claim.cannot_follow} {measured}."
+            return "cannot follow", f"{claim.cannot_follow} {measured}.", claim.cannot_follow
         if missing:
             word, why = self._missing(claim)
             if word == "not run" or not is_outside:
-                return word, why
+                return word, why, why
         if why := self._untested(claim):
-            return "not tested", f"{why}. {measured}"
+            said = (
+                f"The data are {why.removeprefix('data: ')}."
+                if why.startswith("data: ")
+                else f"{why}."
+            )
+            return "not tested", f"{why}. {measured}", said
         for premise, effect in zip(claim.premises, premises, strict=True):
             if effect is None:
-                return "not tested", f"premise unknown: no {premise.quantity}. {measured}"
+                said = f"The claim needs {premise.quantity}, which these runs do not have."
+                return "not tested", f"premise unknown: no {premise.quantity}. {measured}", said
+            said = (
+                f"The claim needs a value of {effect.claimed}, where {effect.measured} was measured: "
+                f"{effect.what}."
+            )
             if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
-                return "not tested", f"premise does not hold: {effect.text}. {measured}"
+                return "not tested", f"premise does not hold: {effect.text}. {measured}", said
             if not effect.inside:
-                return "inconclusive", f"premise unclear: {effect.text}. {measured}"
+                return "inconclusive", f"premise unclear: {effect.text}. {measured}", said
         points_inside = all(effect.points_inside for effect in known)
         if claim.by_construction:
-            return "by construction" if points_inside else "differs", numbers
+            return "by construction" if points_inside else "differs", numbers, ""
         if any(math.isnan(effect.mean) for effect in known):
             why = "a ratio with zero, or a target that only some seeds reach"
-            return "inconclusive", f"{numbers}: {why}"
+            return "inconclusive", f"{numbers}: {why}", f"The number is {why}."
         dropped = [text for check in claim.checks if (text := self._never(check))]
         numbers = "; ".join((numbers, *dropped))
         if (n < MIN_SEEDS and not exact) or dropped:
-            return "indicative (+)" if points_inside else "indicative (-)", numbers
+            return (
+                "indicative (+)" if points_inside else "indicative (-)",
+                numbers,
+                "; ".join(dropped),
+            )
         if any(self._is_one_value(claim, effect) for effect in known if not exact):
-            return "inconclusive", f"{numbers}: all seeds have one value of a grid"
+            said = "all seeds have one value of a grid"
+            return "inconclusive", f"{numbers}: {said}", f"{said.capitalize()}."
         if not (are_inside := all(effect.inside for effect in known)) and not is_outside:
             left = "; ".join(filter(None, (effect.excluded for effect in known)))
-            return "inconclusive", f"{numbers}. Shown: {left}" if left else numbers
+            return "inconclusive", f"{numbers}. Shown: {left}" if left else numbers, ""
         decided: Word = "agrees" if are_inside else "differs"
-        return GIVEN[decided] if claim.assumed else decided, numbers
+        return GIVEN[decided] if claim.assumed else decided, numbers, ""
 
     def _is_one_value(self, claim: Claim, effect: Effect) -> bool:
         """Whether the seeds have one value of a measured quantity, or of a comparison, and so no interval.

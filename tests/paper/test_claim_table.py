@@ -41,7 +41,7 @@ def test_a_printed_number_stands_beside_the_measured_one() -> None:
     found = dgc_repro.load_claims()
     (one,) = found[(found.artifact == "fig4") & (found.claim == "resnet101.10x")].itertuples()
     page = (RESULTS / "gravac" / "small" / "fig4" / "table.md").read_text(encoding="utf-8")
-    assert f"{one.quantity}, DGC 10x: {one.measured:.4g} (claimed 0.9 to 1.1, printed 1)" in page
+    assert f"{one.quantity}, DGC 10x: {one.measured:.4g} | 0.9 to 1.1 (printed: 1" in page
     assert (one.printed, one.above, one.below, one.status) == (1.0, 0.9, 1.1, "inconclusive")
 
 

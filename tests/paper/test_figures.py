@@ -23,7 +23,7 @@ LEAST_POINTS = 9.0
 ROW_ID = re.compile(r"[a-z0-9]_[A-Za-z0-9]|\b[a-z]\w*\.[a-z]")
 """Names of rows and of config keys: ``topk_0.01``, ``low.dense``."""
 IMAGE = re.compile(r"^!\[(.*)\]\((.*)\.png\)\n\n(.*)$", re.MULTILINE)
-NOT_OF_ROWS = ("Verdicts", "Where the paper is silent")
+NOT_OF_ROWS = ("Claims", "Where the paper is silent")
 """Sections whose first column is no row: ids of claims, config keys."""
 
 

@@ -477,7 +477,7 @@ def test_at_scale_low_pages_have_one_model_under_its_own_name() -> None:
     text = page.markdown(table)
     assert "- model: resnet101: Low, 0.1 M parameters" in text
     assert "| Low GraVAC eps 0.7, energy | 0 of 3 | 80.2 | 81.00 ± 0.00 |" in text
-    assert not re.search(r"VGG16 |LSTM (Top|dense)", text.partition("## Verdicts")[0])
+    assert not re.search(r"VGG16 |LSTM (Top|dense)", text.partition("## Claims")[0])
     assert words(table)["resnet101.gravac.reaches"] == "agrees"
     assert "resnet101.gravac.reaches" not in words(
         made_page("table2", [made(f"{RESNET101}.dense")])

@@ -22,7 +22,7 @@ POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
 PAGES = [folder for place in POOLS for folder in artifacts_in(place)]
 MAKE_BYTES = ("kiwisolver", "matplotlib", "numpy", "pandas", "pillow", "pyarrow", "scipy")
 """Packages that decide the bytes of pages and figures."""
-MEASURED = ("bench", "network")
+MEASURED = ("bench", "network", "conformance")
 """Folders of tables that `make bench` and its relatives write while they measure, without a pool."""
 
 
@@ -77,6 +77,7 @@ def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
     root, beside = tmp_path / "results", RESULTS.parent
     for folder in POOLS:
         shutil.copytree(folder, root.joinpath(*folder.parts[-2:]))
+    shutil.copytree(RESULTS / "conformance", root / "conformance")
     (tmp_path / "docs").mkdir()
     shutil.copy(beside / findings.NETWORKS, tmp_path / findings.NETWORKS)
     for name in findings.PAGES:
