@@ -176,7 +176,9 @@ def test_the_page_of_claims_has_each_verdict(pages: dict[Path, Page], site: Path
     )
     for source in PAGES:
         text = (REPOSITORY / source).read_text(encoding="utf-8").partition("\n## Claims\n")[2]
-        claims = re.findall(r"^\| [\w.-]+\. ", text.partition("\n## ")[0], re.M)  # not a further check
+        claims = re.findall(
+            r"^\| [\w.-]+\. ", text.partition("\n## ")[0], re.M
+        )  # not a further check
         assert rows[html_of(source, site)] == len(claims), source
 
 

@@ -17,12 +17,19 @@ from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import net, paired, profiles, speed, tradeoff, tuning
-from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
+from dgc_repro.paper.benchmark.classes import (
+    MEANINGS,
+    SHOWN,
+    UNDECIDED,
+    WORDS,
+    Judged,
+    Word,
+)
 from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
 from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, workloads
+from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, together, workloads
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number
 from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
@@ -30,6 +37,7 @@ from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "train.on_nonfinite")
 STEPS = "steps to the target"
+LOSS, TRAINING_LOSS = "loss", "training loss"
 TARGET = "modelled speedup to the target, slim model on a CPU"
 """Its ``setting`` in the frame is the network."""
 
@@ -48,6 +56,12 @@ SHOWS_THAT_IT_RUNS = "quick"
 
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
+
+COMMON = (
+    ("equivalent", "bf16", "uniform_8", "uniform_4"),
+    ("costs", "powersgd_2", "topk_0.01", "topk_0.001"),
+)
+"""A class, and the well-known settings whose workloads of this class the first paragraph counts."""
 
 NOTES: Mapping[tuple[str, ...], str] = {
     ("dgc", "onebit_adam"): (
@@ -163,7 +177,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             ("seconds", "modelled, from times of these runs: see Modelled time"),
         ],
         said={
-            "shows": "\n\n".join(_shows(one) for one in judged.values()),
+            "common": _common(judged),
             "classes": "\n".join(f"- *{word}*: {what}" for word, what in MEANINGS.items()),
             "spread": "\n".join(f"- {one.spread_text}" for one in judged.values()),
             "families": "\n".join(f"- {text}" for one in judged.values() for text in _families(one)),
@@ -248,8 +262,11 @@ def _numbers_of(runs: Sequence[Run], name: str, workers: int | None) -> pd.DataF
         ]
         return needed[0] / needed[1]
 
+    by_accuracy = workloads()[name].is_difference
     quantities: dict[str, Quantity | Relative] = {
         **paired.quantities(reference),
+        **({LOSS: Quantity("nats", partial(together, metric="loss"))} if by_accuracy else {}),
+        TRAINING_LOSS: Quantity("nats", lambda run: run.last("train/loss")),
         STEPS: Quantity("steps", steps),
         SENT: Quantity("bytes", lambda run: wire_until(run, speed.WORKERS, steps(run))),
         **{title: Quantity("bytes", partial(wire_a_step, workers=n)) for n, title in WIRE.items()},
@@ -303,18 +320,24 @@ def _settings(judged: Judged, word: Word) -> list[str]:
     return [name_of(name) for name, own in named.items() if own == word and name != DENSE]
 
 
-def _shows(judged: Judged) -> str:
-    """How many settings of a workload are of which class, in a sentence."""
-    counts = {word: len(_settings(judged, word)) for word in WORDS}
-    seen = sorted({shown.n for shown in judged.shown.values()})
-    n = f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
-    kept = sum(shown.survives or False for shown in judged.shown.values())
-    found = sum(count for word, count in counts.items() if word != UNDECIDED)
-    return (
-        f"{judged.workload.title}, n = {n}, {sum(counts.values())} settings: "
-        f"{', '.join(f'{count} {word}' for word, count in counts.items())}. {kept} of the {found} "
-        "classes are shown in the family too."
-    )
+def _common(judged: Mapping[str, Judged]) -> str:
+    """On how many workloads well-known settings have a class."""
+    told = []
+    for word, *settings in COMMON:
+        counts = []
+        for setting in settings:
+            shown = [
+                one.shown[row].word
+                for name, one in judged.items()
+                if (row := f"{name}.{setting}") in one.shown
+            ]
+            if shown:
+                counts.append(
+                    f"{name_of(setting)} on {shown.count(word)} of {len(shown)} workloads"
+                )
+        if counts:
+            told.append(f"*{word.capitalize()}*: {'; '.join(counts)}.")
+    return " ".join(told)
 
 
 def _families(judged: Judged) -> list[str]:
@@ -365,14 +388,26 @@ def _looks(runs: Sequence[Run], judged: Mapping[str, Judged]) -> str:
 
 def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
     """The margin of each workload and its settings by class, most bytes first."""
-    return pd.DataFrame(
-        {
-            "workload": one.workload.title,
-            "margin": f"{one.workload.margin:g} {one.workload.unit_in_words}",
-            **{word: "; ".join(_settings(one, word)) or "-" for word in SHOWN},
-        }
-        for one in judged.values()
-    )
+    table: list[dict[str, str]] = []
+    for one in judged.values():
+        by_class = {word: _settings(one, word) for word in WORDS}
+        found = sum(len(names) for word, names in by_class.items() if word != UNDECIDED)
+        kept = sum(shown.survives or False for shown in one.shown.values())
+        table.append(
+            {
+                "workload": one.workload.title,
+                "margin": f"{one.workload.margin:g} {one.workload.unit_in_words}",
+                **{
+                    str(word): f"{len(by_class[word])}: {'; '.join(by_class[word])}".removesuffix(
+                        ": "
+                    )
+                    for word in SHOWN
+                },
+                UNDECIDED: str(len(by_class[UNDECIDED])),
+                "in the family": f"{kept} of {found}",
+            }
+        )
+    return pd.DataFrame(table)
 
 
 def _notes(settings: Sequence[str]) -> list[str]:
@@ -397,6 +432,8 @@ def _table(
     has_target = not found[(found["quantity"] == STEPS) & found["row"].isin(rows)].empty
     columns = (
         Column(judged.workload.heading, QUALITY, or_diverged),
+        *([Column(LOSS, LOSS, 3)] if judged.workload.is_difference else []),
+        Column(TRAINING_LOSS, TRAINING_LOSS, 3),
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(heading, way, amount) for heading, way in ways.items()),
