@@ -57,9 +57,9 @@ SHOWS_THAT_IT_RUNS = "quick"
 SORTED_BY = "1 Gbit/s"
 """The network by whose speedups the figure is sorted."""
 
-COMMON = (
-    ("equivalent", "bf16", "uniform_8", "uniform_4"),
-    ("costs", "powersgd_2", "topk_0.01", "topk_0.001"),
+COMMON: Sequence[tuple[Word, Sequence[str]]] = (
+    ("equivalent", ("bf16", "uniform_8", "uniform_4")),
+    ("costs", ("powersgd_2", "topk_0.01", "topk_0.001")),
 )
 """A class, and the well-known settings whose workloads of this class the first paragraph counts."""
 
@@ -323,7 +323,7 @@ def _settings(judged: Judged, word: Word) -> list[str]:
 def _common(judged: Mapping[str, Judged]) -> str:
     """On how many workloads well-known settings have a class."""
     told = []
-    for word, *settings in COMMON:
+    for word, settings in COMMON:
         counts = []
         for setting in settings:
             shown = [
