@@ -37,7 +37,7 @@ def test_the_first_screen_has_the_figure_and_one_table_of_five_to_seven_rows() -
     (figure,) = re.findall(r"^!\[[^]]+\]\(([^)]+)\)$", head, re.MULTILINE)
     assert (REPOSITORY / figure).is_file()
     rows = [line for line in head.splitlines() if line.startswith("| ")]
-    assert rows[0].count("|") == 6
+    assert rows[0].count("|") == 7
     assert 5 <= len(rows) - 1 <= 7
     results = (REPOSITORY / "results" / "README.md").read_text(encoding="utf-8")
     assert [line for line in results.splitlines() if line.startswith("| ")][: len(rows)] == rows

@@ -10,7 +10,6 @@ number is a field, such as ``{low[topk_0.01].change}``:
 ``claims``                 by ``<page> <claim>``, an `Effect`; ``<page> <claim> 2``: its second check
 ``tally``                  by ``<page> <end of a claim's id> <verdict>``, how many claims; ``*``: any
 ``differ``                 how many claims differ above scale quick
-``links``                  by method and model, a speedup that docs/networks.md has
 =========================  ===================================================================================
 
 A page is ``<paper>/<scale>/<artifact>``.
@@ -33,7 +32,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, pool
 from dgc_repro.paper.benchmark import methods, paired, speed
 from dgc_repro.paper.benchmark.classes import Judged, Shown, in_words
-from dgc_repro.paper.benchmark.equivalent import is_shortened
+from dgc_repro.paper.benchmark.equivalent import calibrations, is_shortened
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, workloads
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -41,7 +40,6 @@ from dgc_repro.paper.verdict import MIN_SEEDS
 PAGES = ("README.md", "docs/findings.md", "docs/benchmark.md")
 BLOCK = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
 BENCHMARK = Path("benchmark") / "small"
-NETWORKS = Path("docs") / "networks.md"
 DIFFERS, QUICK, ANY = "differs", "quick", "*"
 NO_RUNS = "no runs"
 
@@ -50,8 +48,8 @@ def filled(root: Path) -> dict[str, str]:
     """Return the blocks by name, filled in from the pools below ``root``, with links as a page of docs/ has
     them. None where ``root`` lacks the benchmark or has no docs/ beside it: it is not the repository's.
     Raises UserError where another page is missing whose numbers the blocks have."""
-    networks = root.resolve().parent / NETWORKS
-    if not ((root / BENCHMARK / pool.RUNS_FILE).is_file() and networks.is_file()):
+    docs = root.resolve().parent / "docs"
+    if not ((root / BENCHMARK / pool.RUNS_FILE).is_file() and docs.is_dir()):
         return {}
     template = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     tables = _Lookup(lambda place: _table(root / place))
@@ -62,7 +60,6 @@ def filled(root: Path) -> dict[str, str]:
         "claims": _Lookup(partial(_effect, verdicts)),
         "tally": _Lookup(partial(_count, verdicts)),
         "differ": sum(differing(root).values()),
-        "links": _links(networks),
     }
     try:
         return {name: text.format_map(known) for name, text in BLOCK.findall(template)}
@@ -109,11 +106,15 @@ class Setting:
 
     shown   its cost against dense training: above 0 is worse, in points of accuracy or percent
     bytes   by quantity of the benchmark's page, its mean
+    steps   its cost in percent of dense training's steps, with the interval
+    net     net speedup of the workload's model of full size by network, where it is modelled
     """
 
     workload: Workload
     shown: Shown
     bytes: Mapping[str, float]
+    steps: str
+    net: Mapping[str, str]
 
     @property
     def n(self) -> str:
@@ -193,9 +194,10 @@ class Settings(_Lookup):
         dense: Run,
         known: set[str],
         same: Mapping[str, str],
+        worth: Mapping[str, methods.Worth],
     ) -> None:
         super().__init__(self._setting)
-        self._same = same
+        self._same, self._worth = same, worth
         self._judged, self._found, self._known, self._name = judged, found, known, dense.model
         self.parameters = f"{dense.summary['parameters'] / 1e6:.2g}"
         self.workers = speed.workers_of(dense)
@@ -209,10 +211,12 @@ class Settings(_Lookup):
         row = self._same.get(row, row)
         if row in self._judged.shown:
             quantities = (*methods.WIRE.values(), paired.PAYLOAD, paired.LESS, paired.QUALITY)
+            worth = self._worth.get(row.partition(".")[2], methods.Worth("-", {}))
             return Setting(
                 self._judged.workload,
                 self._judged.shown[row],
                 {name: float(np.mean(frame.of(self._found, name, row))) for name in quantities},
+                *worth,
             )
         if setting not in self._known:
             raise KeyError(f"{setting}: no workload of the benchmark has this setting")
@@ -222,15 +226,18 @@ class Settings(_Lookup):
 def benchmark(folder: Path) -> dict[str, Settings]:
     """Return the workloads of the benchmark's pool by name."""
     runs = pool.read(folder, pool.records(folder)["methods"]["runs"])
+    fitted = calibrations(runs, workloads())
     runs = [run for run in runs if TUNES not in run.method and not is_shortened(run)]
     same = frame.twins(runs)
     found = methods.numbers(runs)
     dense = {run.model: run for run in runs if run.method == DENSE}
     known = {run.method for run in runs}
     return {
-        name: Settings(methods.judged_of(runs, name), found, dense[name], known, same)
+        name: Settings(methods.judged_of(runs, name), found, dense[name], known, same, worth)
         for name in workloads()
         if name in dense
+        for own in [[run for run in runs if run.model == name]]
+        for worth in [methods.worth(own, fitted[name].shares(own)) if name in fitted else {}]
     }
 
 
@@ -312,16 +319,6 @@ def differing(root: Path) -> dict[str, int]:
         for artifact, record in pool.records(file.parent).items()
     }
     return {page: count for page, count in counts.items() if count}
-
-
-def _links(page: Path) -> dict[str, dict[str, str]]:
-    """The measured speedups on a link of 1 Gbit/s by method and model."""
-    _, _, table = page.read_text(encoding="utf-8").partition("\n| method |")
-    names, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in table.partition("\n\n")[0].splitlines()
-    ]
-    return {method: dict(zip(names, cells, strict=True)) for method, *cells in rows}
 
 
 def _digits(value: float) -> str:

@@ -79,7 +79,6 @@ def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
         shutil.copytree(folder, root.joinpath(*folder.parts[-2:]))
     shutil.copytree(RESULTS / "conformance", root / "conformance")
     (tmp_path / "docs").mkdir()
-    shutil.copy(beside / findings.NETWORKS, tmp_path / findings.NETWORKS)
     for name in findings.PAGES:
         text = (beside / name).read_text(encoding="utf-8")
         emptied = findings.BLOCK.sub(r"<!-- \1 -->\n<!-- /\1 -->", text)

@@ -67,9 +67,9 @@ class Share:
 
     def net_text(self, speedup: float) -> str:
         """The net speedup with two digits; below which it is, for a share beyond the calibration."""
-        if self.mean == math.inf:
-            return f"< {speedup * (1 - self.most / 100):.2g}"
-        return f"{self.net(speedup)[0]:.2g}"
+        beyond = self.mean == math.inf
+        net = speedup * (1 - self.most / 100) if beyond else self.net(speedup)[0]
+        return f"{'< ' * beyond}{float(f'{net:.2g}'):g}"
 
     def net(self, speedup: float) -> tuple[float, float, float]:
         """Return the net speedup of a step that is so many times as fast, and the ends of its interval."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -198,30 +198,47 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )  # fmt: skip
 
 
+class Worth(NamedTuple):
+    """A setting's cost in percent of the steps, and its net speedups by network ("-" where none is modelled),
+    in words."""
+
+    steps: str
+    net: Mapping[str, str]
+
+
+def worth(runs: Sequence[Run], shares: Mapping[str, Share]) -> dict[str, Worth]:
+    """What the settings of a workload's runs are worth, the smallest share of the steps first."""
+    work = speed.Workload(runs)
+    model = net.full_size(workloads()[runs[0].model])
+    faster = {
+        title: net.step_speedups(work, model, network) if model else {}
+        for title, network in NETWORKS.items()
+    }
+    return {
+        method: Worth(
+            share.text,
+            {
+                title: share.net_text(of[method]) if method in of else "-"
+                for title, of in faster.items()
+            },
+        )
+        for method, share in sorted(shares.items(), key=lambda item: (item[1].mean, item[1].low))
+    }
+
+
 def _equivalent(runs: Sequence[Run], shares: Mapping[str, Mapping[str, Share]]) -> pd.DataFrame:
     """The settings with the share of the steps that they cost, and the net speedups of the full-size model on
-    each network, where there is one; the smallest share first."""
-    table = []
-    for name, of_name in shares.items():
-        workload = workloads()[name]
-        work = speed.Workload([run for run in runs if run.model == name])
-        model = net.full_size(workload)
-        steps = {
-            title: net.step_speedups(work, model, network) if model else {}
-            for title, network in NETWORKS.items()
+    each network, where there is one."""
+    return pd.DataFrame(
+        {
+            "workload": workloads()[name].title,
+            "setting": name_of(method),
+            "% of the steps": one.steps,
+            **one.net,
         }
-        for method, share in sorted(of_name.items(), key=lambda item: (item[1].mean, item[1].low)):
-            speedups = {
-                title: share.net_text(of[method]) if method in of else "-"
-                for title, of in steps.items()
-            }
-            line = {
-                "workload": workload.title,
-                "setting": name_of(method),
-                "% of the steps": share.text,
-            }
-            table.append(line | speedups)
-    return pd.DataFrame(table)
+        for name, of_name in shares.items()
+        for method, one in worth([run for run in runs if run.model == name], of_name).items()
+    )
 
 
 def _twins(same: Mapping[str, str]) -> list[str]:
