@@ -49,6 +49,13 @@ def test_there_are_twenty_methods() -> None:
     assert len({case.method for case in CASES.values()}) >= 20
 
 
+def test_the_readme_has_the_number_of_methods() -> None:
+    page = (conformance.RESULTS / "README.md").read_text(encoding="utf-8")
+    (methods,) = re.findall(r"for (\d+) methods", page)
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert f"[{methods} of them](results/conformance/README.md)" in readme
+
+
 def test_one_level_of_eden_turns_its_row_red() -> None:
     original = eden.levels
     levels = original(4, torch.device("cpu")).clone()
