@@ -230,17 +230,16 @@ def _shown(
     mean, low, high = (_cost(value, workload) for value in (one.mean, one.low, one.high))
     if one.n < MIN_SEEDS or not one.error:  # equal values of a grid are no interval
         if math.isnan(mean) and workload.is_difference:
-            mean = _mean_cost(own, reference)
+            costs = [below_mean(sample, reference) for sample in own]
+            mean = float(np.nanmean(costs)) if not np.isnan(costs).all() else math.nan
         return Shown(UNDECIDED, one.n, mean, mean, mean)
     return Shown(_word(one, workload), one.n, mean, low, high)
 
 
-def _mean_cost(own: Sequence[Sample], reference: Sequence[Sample]) -> float:
-    values: dict[str, list[float]] = {}
-    for one in reference:
-        values.setdefault(one.block, []).append(one.value)
-    costs = [np.mean(values[one.block]) - one.value for one in own if one.block in values]
-    return float(np.mean(costs)) if costs else math.nan
+def below_mean(own: Sample, reference: Sequence[Sample]) -> float:
+    """By how much a value lies below the mean of the reference in the same block; NaN where it has none."""
+    values = [one.value for one in reference if one.block == own.block]
+    return float(np.mean(values)) - own.value if values else math.nan
 
 
 def _together(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dgc_repro.paper.benchmark import speed
-from dgc_repro.paper.benchmark.classes import Judged, judge, paired
+from dgc_repro.paper.benchmark.classes import Judged, below_mean, judge, paired
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.frame import Quantity, Relative
 from dgc_repro.paper.records import Run
@@ -55,8 +55,7 @@ class Reference:
         if not self.workload.is_difference:
             pairs = paired([own], self.samples)
             return 100 * (pairs[0][0] / pairs[0][1] - 1) if pairs else math.nan
-        base = [one.value for one in self.samples if one.block == own.block]
-        return float(np.mean(base)) - own.value if base else math.nan
+        return below_mean(own, self.samples)
 
 
 def with_reference(

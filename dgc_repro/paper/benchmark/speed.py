@@ -125,7 +125,7 @@ class Workload:
         step, costs = self.step(run, workers), Costs(network, workers)
         share = share_of(run, steps)
         step = replace(step, calls={k: (n, share * size) for k, (n, size) in step.calls.items()})
-        hidden = min(step.communicate(costs), BACKWARD * step.compute) if can_overlap(run) else 0.0
+        _, hidden = talked(run, step.calls, costs, step.compute)
         return step.seconds(costs) - hidden
 
 
