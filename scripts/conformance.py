@@ -102,6 +102,14 @@ def run(case: Case, checkout: Path, folder: Path = RESULTS) -> Row:
         raise NotThere(
             f"{checkout}: has changes; git stash them, so that the commit names the code"
         )
+    origin = subprocess.run(
+        [*git, "remote", "get-url", "origin"], capture_output=True, text=True, check=False
+    ).stdout
+    name = case.repository.partition("/")[2]
+    if name.lower() not in origin.lower():
+        raise NotThere(
+            f"{checkout}: its origin is {origin.strip() or 'not set'}, not {case.repository}"
+        )
     told = subprocess.run(
         [*git, "log", "-1", "--format=%H %cs"], capture_output=True, text=True, check=True
     )
@@ -227,6 +235,7 @@ NOT_COMPARED = {
     "onebit_adam": "DeepSpeed scales signs by the 2-norm, this side by the 1-norm, and compresses the "
     "average once more.",
     "gravac": "The authors' repository has the compressors and the throughput model, not the policy.",
+    "dgc_sampled, nvfp4, fp8 formats, adaqs, muloco, streaming_diloco": "No comparison was written yet.",
     "scadles": "The rule stands inside the authors' trainer and cannot be called.",
     "uniform, running_uniform": "The dynamic paper's code is not public.",
 }
@@ -237,34 +246,32 @@ def page(found: Sequence[Row], counted: Sequence[Mapping[str, str]]) -> str:
     """results/conformance/README.md."""
     agree = sum(row.agrees for row in found)
     methods = sorted({"local steps" if row.method == "dense" else row.method for row in found})
-    of_authors = sum(row.whose == "authors" for row in found)
+    of_authors = {row.method for row in found if row.whose == "authors"}
     equal = sum(line["equal"] == "True" for line in counted)
     lines = [
-        "# Are these methods the ones of their authors?",
+        "# Do these methods do what published code does?",
         "",
-        f"**{agree} of {len(found)} comparisons with published code agree**, for {len(methods)} methods. The "
-        "same gradients went through that code and through this package. "
-        f"{of_authors} rows run the code of a method's own authors, the others a port that is named.",
-        "",
-        f"**{equal} of {len(counted)} counts of bytes are equal**: what 1, 2 and 4 ranks of gloo hand to "
-        "torch.distributed, and what the ledger says.",
+        f"**{agree} of {len(found)} comparisons with published code agree**, for {len(methods)} methods: "
+        f"{len(of_authors)} against the code of a method's own authors, the others against a port that "
+        "is named. The same gradients went through that code and through this package. "
+        f"{sum(bool(row.note) for row in found)} comparisons leave out a difference that is known, or go "
+        "around a fault of the other code; [the second table](#answers) names each.",
         "",
         "## Answers",
         "",
         "*Difference*: the largest of all values, relative to the largest value of its tensor. *Bound*: the "
-        "largest difference that is agreement. It is 0 where codes must be equal bit for bit, 1.9e-06 where "
+        "largest difference that is agreement. It is 0 where values must be equal, 1.9e-06 where "
         "sums of float32 are taken in another order, and 3.1e-05 where matrices are multiplied. Random "
         "numbers cannot agree by themselves, so both sides are given the same ones.",
         "",
         _table(
-            ["method", "setting", "code", "compared", "steps", "difference", "bound", "agrees"],
+            ["method", "setting", "code", "steps", "difference", "bound", "agrees"],
             [
                 [
                     f'<a id="{row.row}"></a>`{row.method}`',
                     row.setting,
                     f"[{row.repository}](https://github.com/{row.repository}/tree/{row.commit}) "
                     f"{row.commit_date}",
-                    row.compared,
                     row.steps,
                     "0" if row.largest_difference == 0 else f"{row.largest_difference:.1e}",
                     "0" if row.bound == 0 else f"{row.bound:.1e}",
@@ -274,16 +281,20 @@ def page(found: Sequence[Row], counted: Sequence[Mapping[str, str]]) -> str:
             ],
         ),
         "",
-        "What both sides were given beside the gradients, and what a row leaves out:",
+        "What is compared, what both sides were given beside the gradients, and what a row leaves out:",
         "",
         _table(
-            ["row", "whose code", "given to both", "left out"],
-            [[f"`{row.row}`", row.whose, row.injected, row.note] for row in found],
+            ["row", "whose code", "compared", "given to both", "left out"],
+            [[f"`{row.row}`", row.whose, row.compared, row.injected, row.note] for row in found],
         ),
         "",
         "## Bytes",
         "",
-        "All ranks together, in the steps of the row.",
+        f"{equal} of {len(counted)} counts are equal: what 1, 2 and 4 ranks of gloo hand to "
+        "torch.distributed, and what this package's ledger says. No published code takes part. The "
+        "numbers are those of all ranks together, in the steps of the row; ranks 3 and 4 repeat the "
+        "gradients of ranks 1 and 2. "
+        "`python scripts/conformance.py --bytes` counts again.",
         "",
         _table(
             ["row", *(f"{ranks} rank{'s' * (ranks > 1)}" for ranks in WORLDS)],
@@ -301,7 +312,7 @@ def page(found: Sequence[Row], counted: Sequence[Mapping[str, str]]) -> str:
         "",
         "- The rows compare a method's arithmetic on given gradients, a few steps long. They do not compare "
         "trainings.",
-        "- A port can share a mistake with this package. GRACE's, GraVAC's and EXO Gym's rows are ports.",
+        "- A port can share a mistake with this package. GRACE's and EXO Gym's rows are ports.",
         "- Departures from the papers are in each method's docstring ([Methods](../../docs/methods.md)).",
         "",
         "## Again",

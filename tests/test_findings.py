@@ -163,7 +163,7 @@ NAMES = (
     *(r"a plateau of 80 to 86 %", r"the worse side of 0"),
     *(r"\b\d+ [GM]bit/s", r"V100", r"At 85 %"),
     *(r"\| 100 \|", r"\| 1x \|", r"within 2 points", r"threshold (of )?0\.7"),
-    *(r"82 %", r"(at least|more than) 30 times", r"a factor of 10\b"),
+    *(r"82 %", r"Below 1\b", r"\*< 0\*", r"(at least|more than) 30 times", r"a factor of 10\b"),
     r"2, 8, 32 and 64 workers",
 )  # fmt: skip
 """Numbers that name a setting, a model or a number of workers, and those that tests below check."""
@@ -277,7 +277,7 @@ def test_each_claim_stands_in_the_table_of_its_verdict() -> None:
     agree = "\n".join(row for row in rows if row.endswith("| yes |"))
     for section, word in ((agree, "agrees"), (differ, "differs")):
         found = re.findall(r"\{claims\[(\S+)/(\S+) (\S+?)(?: \d)?\]", section)
-        assert len(found) > 5
+        assert len(found) >= 5
         for place, artifact, claim in found:
             (own,) = (
                 own["verdict"]

@@ -185,6 +185,7 @@ class Settings(_Lookup):
 
     parameters, workers   of the model, in millions, and among whom it trained
     margin, seeds         of the workload, and of its settings with enough of them
+    equivalent, kept      how many settings are equivalent alone, and how many of these in their family too
     """
 
     def __init__(
@@ -203,6 +204,13 @@ class Settings(_Lookup):
         self.workers = speed.workers_of(dense)
         self.margin = f"{judged.workload.margin:g}"
         self.names = [row.partition(".")[2] for row in judged.shown]
+        small = [
+            shown
+            for row, shown in judged.shown.items()
+            if shown.word == "equivalent" and row != judged.reference
+        ]
+        self.equivalent = len(small)
+        self.kept = sum(shown.survives or False for shown in small) or "none"
         counts = {shown.n for row, shown in judged.shown.items() if shown.n >= MIN_SEEDS}
         self.seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
 
@@ -287,7 +295,8 @@ class Effect:
         if spec:
             return f"{self.measured:{spec}}"
         measured, low, high = (_digits(value) for value in (self.measured, self.low, self.high))
-        unit = {"ratio": "x", "difference": " points"}.get(self.kind, self.unit)
+        points = " points" if self.unit == "%" else f" {self.unit}".rstrip()
+        unit = {"ratio": "x", "difference": points}.get(self.kind, self.unit)
         return f"{measured}{unit} ({low} to {high})" if low != high else f"{measured}{unit}"
 
 

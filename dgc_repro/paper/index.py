@@ -11,7 +11,7 @@ import pandas as pd
 
 from dgc_repro.paper import claim_table, findings, pool
 from dgc_repro.paper.claim_table import Entry
-from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain
+from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain, tally_text
 from dgc_repro.paper.verdict import WORDS
 
 BENCHMARK = "benchmark"
@@ -37,8 +37,8 @@ GROUPS = {
 }
 """The verdicts of a column of the overview."""
 COMPARED = (
-    "[Are these methods the ones of their authors?](conformance/README.md) The same gradients went "
-    "through published code and through this package."
+    "[Do these methods do what published code does?](conformance/README.md) The same gradients went "
+    "through both."
 )
 
 
@@ -78,7 +78,7 @@ def _counts(found: Sequence[Entry]) -> dict[str, int]:
 
 
 def _tally(entry: Entry) -> str:
-    return ", ".join(f"{n} {word}" for word, n in entry.record["tally"].items()) or "no claims"
+    return tally_text(entry.record["tally"]) or "no claims"
 
 
 def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.paper import plot
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, claim
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Choice, Claim, Note, claim
 from dgc_repro.paper.facts import busy, data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
@@ -44,6 +44,8 @@ UNDECIDED = {
     "contradicted by the paper's own numbers": ("cannot follow",),
 }
 """How the first paragraph calls the other verdicts."""
+LEAST = 0.05
+"""Claims that are worth a word about chance."""
 NAMED = 6
 """How many claims the first paragraph names for each of the decided verdicts."""
 
@@ -298,6 +300,13 @@ def found_text(page: Page) -> str:
             f"Of {count} {agree[0]} {'agrees' if agree[1] else 'agree'} with these runs and {differ[0]} "
             f"{'differs' if differ[1] else 'differ'}{''.join(f'; {part}' for part in others)}."
         )
+        expected = sum(verdict.claim.where == EXPECTED for verdict in own)
+        if expected == len(own):
+            words.append("All are this project's own expectations.")
+        elif expected:
+            words.append(
+                f"{expected} of them {'is' if expected == 1 else 'are'} this project's own."
+            )
     text = " ".join(word for word in words if word)
     lines = []
     for title, side in (("Agrees", 0), ("Differs", 1)):
@@ -337,7 +346,7 @@ def _claims(page: Page) -> list[str]:
         note = letters.setdefault(verdict.why, _letter(len(letters))) if verdict.why else ""
         word = f"**{verdict.text}**" if verdict.word in DECIDED else verdict.text
         head = (f"{claim.id}. {claim.text} ({claim.where})", f"{word} ({note})" if note else word)
-        effects = [(f"{e.what}: {e.measured}", _range(claim, e), e.n) for e in verdict.effects]
+        effects = [(f"{e.what}: {e.measured}", _range(verdict, e), e.n) for e in verdict.effects]
         for place, effect in enumerate(effects or [("no runs", "", 0)]):
             again = (f"{claim.id}, check {place + 1}", "")
             rows.append((*(again if place else head), *effect))
@@ -352,12 +361,16 @@ def _claims(page: Page) -> list[str]:
     return [*parts, "How the claims are read:\n\n" + "\n".join(lines) if lines else ""]
 
 
-def _range(claim: Claim, effect: Effect) -> str:
-    """The claimed range, with the printed number, and whether this project chose the range."""
-    ours = "our range" if claim.margin == OURS else ""
+def _range(verdict: Verdict, effect: Effect) -> str:
+    """The claimed range, with the printed number, and whether this project chose the range. A claim that
+    cannot follow has none."""
+    ours = "our range" if verdict.claim.margin == OURS else ""
     printed = f"printed: {effect.printed}" if effect.printed else ""
+    if verdict.word == "cannot follow":
+        return printed
     more = ", ".join(part for part in (printed, ours) if part)
-    return f"{effect.claimed} ({more})" if more else effect.claimed
+    claimed = effect.claimed.replace("e +0", "e 0")  # above 0
+    return f"{claimed} ({more})" if more else claimed
 
 
 def _letter(place: int) -> str:
@@ -392,20 +405,32 @@ def markdown_table(table: pd.DataFrame, *, links: bool = False) -> str:
     return "\n".join([line(list(table.columns)), "|" + "---|" * table.shape[1], *map(line, rows)])
 
 
+def tally_text(counts: Mapping[str, int]) -> str:
+    """How many claims have each verdict, in a fixed order: "2 agree, 1 differs, 3 inconclusive"."""
+    verbs = {"agrees": "agree", "differs": "differ"}
+    parts = []
+    for word in (word for word in ORDER if counts.get(word)):
+        verb, given, _ = word.partition(" (")
+        said = verbs.get(verb, verb) if counts[word] > 1 else verb
+        parts.append(f"{counts[word]} {said}{given}{word.partition(given)[2] if given else ''}")
+    return ", ".join(parts)
+
+
 def count_text(page: Page) -> str:
     """How many verdicts of each word, and how many agreements and differences chance would give."""
     counts = tally(page.verdicts)
-    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     repeated = sum(bool(v.repeats) for v in page.verdicts)
     more = f" {repeated} more compare the same trainings again." if repeated else ""
     judged, excluding, agreements, differences = by_chance(page.verdicts)
-    chance = (
-        f" {excluding} of the {judged} judged claims exclude 'no effect'; if no row differed from another, "
-        f"at most {agreements:.1f} of these would agree by chance. If all claims were true, at most "
-        f"{differences:.1f} of the {judged} would differ by chance."
-    )
-    more += chance if judged else ""
-    return f"Of {sum(counts.values())} claims: {words}.{more}"
+    if excluding:
+        more += (
+            f" Of the {judged} judged claims {excluding} have a range without 'no effect'. If no row "
+            f"differed from another, at most {agreements:.1f} of these {excluding} would agree by chance."
+        )
+    if differences >= LEAST:
+        more += f" If all claims were true, at most {differences:.1f} of the {judged} would differ by chance."
+    count = sum(counts.values())
+    return f"Of {count} claim{'s' * (count != 1)}: {tally_text(counts)}.{more}"
 
 
 def prior_text(verdicts: Sequence[Verdict]) -> str:

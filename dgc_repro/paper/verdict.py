@@ -120,6 +120,12 @@ class Effect:
         return ", ".join(part for part in (self.check.quantity, self.check.setting, names) if part)
 
     @property
+    def needed(self) -> str:
+        """Quantity and rows, to continue "The claim needs"."""
+        names = (" over " if self.check.ratio else " minus ").join(self.names)
+        return f"{self.check.quantity}{f', {self.check.setting}' * bool(self.check.setting)} of {names}"
+
+    @property
     def claimed(self) -> str:
         """The claimed range."""
         check, number = self.check, self._number
@@ -411,10 +417,7 @@ class _Court:
             if effect is None:
                 said = f"The claim needs {premise.quantity}, which these runs do not have."
                 return "not tested", f"premise unknown: no {premise.quantity}. {measured}", said
-            said = (
-                f"The claim needs a value of {effect.claimed}, where {effect.measured} was measured: "
-                f"{effect.what}."
-            )
+            said = f"The claim needs {effect.needed} {effect.claimed}; it is {effect.measured}."
             if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
                 return "not tested", f"premise does not hold: {effect.text}. {measured}", said
             if not effect.inside:

@@ -108,7 +108,7 @@ def case(
 def difference(ours: Answers, theirs: Answers) -> float:
     """The largest difference of a value, relative to the largest value of its tensor. Infinite where one side
     tells something else."""
-    if [one.shape for one in ours] != [one.shape for one in theirs]:
+    if not ours or [one.shape for one in ours] != [one.shape for one in theirs]:
         return float("inf")
     largest = 0.0
     for own, other in zip(ours, theirs, strict=True):

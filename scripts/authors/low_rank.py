@@ -126,6 +126,8 @@ _DION_GIVEN = gradients(_DION_SHAPES, steps=8, workers=2)
     given=_DION_GIVEN,
     injected="the first directions Q; QR by Householder",
     compared="orthonormal updates P Q^T",
+    note="The authors' scale of an update is taken out, and each worker's momentum is compared by what it "
+    "leads to.",
     bound=PRODUCTS,
 )
 def dion(folder: Path, given: Given) -> Answers:

@@ -36,7 +36,13 @@ EDEN_CODE = "amitport/EDEN-Distributed-Mean-Estimation"
 MICROXCALING = "microsoft/microxcaling"
 GRACE = "sands-lab/grace"
 EF_CODE = "epfml/error-feedback-SGD"
-POWERS_OF_TWO = {"long": (4096,), "middle": (64, 8), "short": (64,)}
+BLOCKS = {
+    "two blocks": (2, 4096),
+    "a block and more": (4096 + 1000,),
+    "matrix": (64, 8),
+    "short": (40,),
+}
+BLOCK = 4096
 ODD = {"matrix": (48, 37), "vector": (1001,), "one": (1,)}
 MEANS = "means of {} workers"
 
@@ -55,10 +61,10 @@ def of_workers(given: Given, one: Callable[[int, int, str, Tensor], Tensor]) -> 
 # ---- EDEN and DRIVE
 
 
-def signs(key: int, size: int) -> Tensor:
-    """The signs that this side's rotation of one block begins with: f32[size]."""
-    row = torch.ones(1, size)
-    rotate._flip(row, torch.tensor([key], dtype=torch.int32), torch.zeros(1, dtype=torch.int32), 0)
+def signs(key: int, size: int, start: int) -> Tensor:
+    """The signs that this side's rotation of the block from value ``start`` on begins with: f32[size]."""
+    row, first = torch.ones(1, size), torch.tensor([start // rotate.SHORTEST], dtype=torch.int32)
+    rotate._flip(row, torch.tensor([key], dtype=torch.int32), first, 0)
     return row[0]
 
 
@@ -81,11 +87,16 @@ def _eden(compressor: EDEN) -> Callable[[Path, Given], Answers]:
                     return hadamard.hadamard_transform_(tx) * self.own, None
 
             def one(step: int, worker: int, name: str, x: Tensor) -> Tensor:
-                rotation = Rotation(signs(keys[step][worker][name], x.numel()))
-                quantizer = eden.EdenQuantization(compressor.bits)
-                pipeline = base.CompressionPipeline([eden.flatten, rotation, quantizer])
-                decoded: Tensor = pipeline.backward(*pipeline.forward(x))[0]
-                return decoded
+                parts = []
+                for start, block in enumerate(x.view(-1).split(BLOCK)):
+                    size = max(rotate.SHORTEST, 1 << (block.numel() - 1).bit_length())
+                    rotation = Rotation(signs(keys[step][worker][name], size, BLOCK * start))
+                    quantizer = eden.EdenQuantization(compressor.bits)
+                    pipeline = base.CompressionPipeline(
+                        [eden.flatten, hadamard.padToPowerOf2, rotation, quantizer]
+                    )
+                    parts.append(pipeline.backward(*pipeline.forward(block.clone()))[0])
+                return torch.cat(parts).view(x.shape)
 
             return of_workers(given, one)
 
@@ -99,8 +110,9 @@ for _bits, _method in ((1, "drive"), (2, "eden"), (3, "eden"), (4, "eden")):
         f"{_bits} bit{'s' * (_bits > 1)}, blocks of 4096",
         EDEN_CODE,
         compressor=_compressor,
-        given=gradients(POWERS_OF_TWO, steps=3, workers=2),
+        given=gradients(BLOCKS, steps=2, workers=2),
         injected="the random signs of the rotation",
+        note="The authors rotate a whole model; here each block of this side goes through their code.",
         compared=MEANS.format(2),
         name="drive" if _bits == 1 else f"eden_{_bits}",
     )(_eden(_compressor))
@@ -154,7 +166,7 @@ for _format, _element in MX.items():
         MICROXCALING,
         compressor=BlockFloat(_format),
         given=_extremes(),
-        compared="values of 8 tensors, every bit",
+        compared="equal values of 8 tensors",
         bound=0.0,
         name=_format,
     )(_mx(_element))
@@ -257,7 +269,7 @@ class Cupy(np.ndarray):
     injected="the random numbers of the rounding",
     compared=MEANS.format(2),
     bound=0.0,
-    note="NumPy stands in for CuPy.",
+    note="NumPy stands in for CuPy. Values within the range of GRACE's exponents, 2^-109 to 2^17.",
 )
 def natural(folder: Path, given: Given) -> Answers:
     """GRACE's NaturalCompressor."""
@@ -338,8 +350,9 @@ def with_memory(load: Callable[[str], Any], quantizer: Any, given: Given) -> Ans
     whose="GRACE's",
     compressor=SignSGD(),
     given=gradients(ODD, steps=3, workers=3),
-    compared="signs of the vote, every bit",
+    compared="signs of the vote, equal values",
     bound=0.0,
+    note="An odd number of workers and no zeros: GRACE counts a tie and a zero as positive.",
 )
 def signsgd(folder: Path, given: Given) -> Answers:
     """GRACE's SignSGDCompressor and its vote."""

@@ -44,6 +44,7 @@ case(
     compressor=ErrorFeedback(TopK(0.01)),
     given=_FED_BACK,
     compared=MEANS.format(2),
+    note="Sizes of which 1 % is whole: GRACE rounds the number of entries down, this side to the nearest.",
     name="topk",
 )(_grace("topk", lambda module: module.TopKCompressor(0.01)))
 case(
@@ -66,7 +67,8 @@ case(
     compressor=ErrorFeedback(RandomK(0.05)),
     given=(_ALONE := gradients(SHAPES, steps=6, workers=1)),
     injected="the places, which this side draws without repeats",
-    compared="what is sent",
+    compared="number of places, what is sent there",
+    note="GRACE draws places with repeats.",
 )
 def randomk(folder: Path, given: Given) -> Answers:
     """GRACE's RandomKCompressor with its memory, at the places of this side."""
@@ -74,7 +76,13 @@ def randomk(folder: Path, given: Given) -> Answers:
     places = [one.view(-1).nonzero()[:, 0] for e in given for one in stepped(exchange, e).values()]
     with checkout(folder) as load:
         quantizer = load("grace_dl.dist.compressor.randomk").RandomKCompressor(0.05)
-        with patch.object(torch, "randint", lambda *_, **__: places.pop(0)):
+
+        def randint(numel: int, size: list[int], **_: Any) -> Tensor:
+            own = places.pop(0)
+            assert size == [len(own)], "as many places as GRACE asks for"
+            return own
+
+        with patch.object(torch, "randint", randint):
             return with_memory(load, quantizer, given)
 
 
@@ -134,9 +142,10 @@ for _name, _nesterov, _masked in (
             ErrorFeedback(DGCSampled(0.01, sample=1.0)), 0.9, nesterov=_nesterov, masking=_masked
         ),
         given=_FED_BACK,
-        injected="nothing; all entries are sampled",
+        injected="nothing",
         compared=MEANS.format(2),
-        note="Without clipping: the authors' code clips each tensor, the paper the whole gradient.",
+        note="No sampled threshold (all entries are sampled) and no clipping, which the authors' code does "
+        "by tensor; sizes of which 1 % is whole, because their code rounds up.",
         name=_name,
     )(_dgc(_nesterov, _masked))
 
@@ -193,7 +202,8 @@ def demo(folder: Path, given: Given) -> Answers:
     compressor=SparseLoCo(1 / 64, 4096, 2),
     given=gradients({"x": (5, 4096), "y": (2, 4096)}, steps=3, workers=2),
     compared=MEANS.format(2),
-    note="Tensors of whole chunks: the authors cut matrices into squares of 64 x 64.",
+    note="The codec, without error feedback. Tensors of whole chunks: the authors cut matrices into squares "
+    "of 64 x 64, and send an even number of entries.",
 )
 def sparseloco(folder: Path, given: Given) -> Answers:
     """Their TopKCompressor, chunk by chunk."""

@@ -34,7 +34,7 @@ GYM = "exo-explore/gym"
     whose="GRACE's",
     compressor=FP16(),
     given=gradients({"matrix": (48, 37), "vector": (1001,)}, steps=2, workers=1, spread=8),
-    compared="what arrives, every bit",
+    compared="what arrives, equal values",
     bound=0.0,
 )
 def fp16(folder: Path, given: Given) -> Answers:
@@ -90,18 +90,18 @@ def _our_muon() -> Answers:
     note="Matrices: for kernels of convolutions the author's scale is 1 (docstring).",
 )
 def muon(folder: Path) -> Answers:
-    """The author's muon_update and the step of his optimizer."""
+    """The author's SingleDeviceMuon."""
     with checkout(folder) as load, _float32():
-        update = load("muon").muon_update
-        weights = {name: torch.zeros(shape) for name, shape in _MATRICES.items()}
-        momenta = {name: torch.zeros(shape) for name, shape in _MATRICES.items()}
+        weights = [nn.Parameter(torch.zeros(shape)) for shape in _MATRICES.values()]
+        optimizer = load("muon").SingleDeviceMuon(
+            weights, lr=_RATE, weight_decay=_DECAY, momentum=_MOMENTUM
+        )
         found = []
         for (own,) in _MUON:
-            for name, weight in weights.items():
-                weight.mul_(1 - _RATE * _DECAY)
-                step = update(own[name].clone(), momenta[name], _MOMENTUM)
-                weight.add_(step, alpha=-_RATE)
-            found += [weight.clone() for weight in weights.values()]
+            for name, weight in zip(_MATRICES, weights, strict=True):
+                weight.grad = own[name].clone()
+            optimizer.step()
+            found += [weight.detach().clone() for weight in weights]
         return found
 
 
@@ -213,7 +213,8 @@ case(
     ours=_our_rounds(0.7, 0.9),
     steps=len(_LOCAL),
     compared="weights after each round",
-    note="On a CPU their master's weights share storage with rank 0's; the case copies them.",
+    note="Their first round has a step more, and so has this side's. On a CPU their master's weights share "
+    "storage with rank 0's; the case copies them.",
     name="diloco",
 )(_gym("diloco", lambda module, inner: module.DiLoCoStrategy(inner, H=_HORIZON)))
 case(
@@ -224,6 +225,8 @@ case(
     ours=_our_rounds(1.0, 0.0),
     steps=len(_LOCAL),
     compared="weights after each round",
+    note="Their first round has a step more, and so has this side's. Their FedAvg drops its inner optimizer; "
+    "the case hands it over.",
     name="local_sgd",
 )(_gym("federated_averaging", _averaged))
 

@@ -83,7 +83,7 @@ NOTES: Mapping[tuple[str, ...], str] = {
     ("scadles", "gravac"): "ScaDLES and GraVAC may choose to send everything",
     ("redsync",): "RedSync, *one mean*: places and one mean value are sent",
     ("adam", "onebit_adam", "demo", "signsgd"): (
-        "Adam, 1-bit Adam, DeMo and signSGD use another optimizer: *better* and *worse* compare two "
+        "Adam, 1-bit Adam, DeMo and signSGD use another optimizer: *better* and *costs* compare two "
         "trainings, not compression alone"
     ),
     ("muon", "muloco", "dion"): (
@@ -341,17 +341,16 @@ def _common(judged: Mapping[str, Judged]) -> str:
     """On how many workloads well-known settings have a class."""
     told = []
     for word, settings in COMMON:
-        counts = []
+        counts: list[str] = []
         for setting in settings:
             shown = [
                 one.shown[row].word
                 for name, one in judged.items()
-                if (row := f"{name}.{setting}") in one.shown
+                if (row := f"{name}.{setting}") in one.shown and one.shown[row].n >= MIN_SEEDS
             ]
             if shown:
-                counts.append(
-                    f"{name_of(setting)} on {shown.count(word)} of {len(shown)} workloads"
-                )
+                noun = f" workload{'s' * (len(shown) > 1)}" * (not counts)
+                counts.append(f"{name_of(setting)} on {shown.count(word)} of {len(shown)}{noun}")
         if counts:
             told.append(f"*{word.capitalize()}*: {'; '.join(counts)}.")
     return " ".join(told)
