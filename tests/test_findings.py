@@ -160,7 +160,7 @@ NAMES = (
     *(r"PowerSGD, rank \d", r"rank 4\b", r"\b10+x\b", r"\b4 to 16 bits", r"CIFAR-10", r"ResNet\d+"),
     *(r"VGG16", r"95 % interval", r"(below|above|than|excludes|contains)\s+0\b", r"H100", r"LSTM"),
     *(r"^## \d\.", r"findings 1, 2, 4 and 5", r"\b\d+ workers", r"\b8 or more", r"70 epochs"),
-    *(r"a plateau of 80 to 86 %", r"the worse side of 0"),
+    *(r"(a|the)\s+plateau\s+of\s+80\s+to\s+86\s+%", r"the worse side of 0"),
     *(r"\b\d+ [GM]bit/s", r"V100", r"At 85 %"),
     *(r"\| 100 \|", r"\| 1x \|", r"within 2 points", r"threshold (of )?0\.7"),
     *(r"82 %", r"Below 1\b", r"\*< 0\*", r"(at least|more than) 30 times", r"a factor of 10\b"),
