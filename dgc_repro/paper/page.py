@@ -352,7 +352,9 @@ def _claims(page: Page) -> list[str]:
             rows.append((*(again if place else head), *effect))
     columns = ["claim", "verdict", "measured (95 % interval)", "agrees if", "n"]
     parts = ["## Claims", markdown_table(pd.DataFrame(rows, columns=columns))]
-    parts.append("\n".join(f"- ({letter}) {_sentence(why)}" for why, letter in letters.items()))
+    parts.append(
+        "\n".join(f"- ({letter}) {inert(_sentence(why))}" for why, letter in letters.items())
+    )
     parts += [count_text(page), prior_text(page.verdicts)]
     readings: dict[str, list[str]] = {}
     for verdict in page.verdicts:
