@@ -212,7 +212,10 @@ class Artifact:
             section: Section | None = table(shown)
             return section
         if not isinstance(table, Rows):
-            table = Rows(labels, table, self.first)
+            # A row that the paper prints is shown without runs too.
+            there = {*shown.frame["row"], *(row for row, _ in known)}
+            own = {row: label for row, label in labels.items() if row in there}
+            table = Rows(own, table, self.first)
         columns = [self._column(one, known) for one in table.columns]
         return Section(title, frames.pivot(shown.frame, table.rows, columns, table.first))
 
