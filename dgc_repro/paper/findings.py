@@ -18,6 +18,7 @@ A page is ``<paper>/<scale>/<artifact>``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -185,7 +186,8 @@ class Settings(_Lookup):
 
     parameters, workers   of the model, in millions, and among whom it trained
     margin, seeds         of the workload, and of its settings with enough of them
-    equivalent, kept      how many settings are equivalent alone, and how many of these in their family too
+    count                 how many settings have a class
+    kept                  how many of the equivalent ones are so in their family too
     """
 
     def __init__(
@@ -204,12 +206,9 @@ class Settings(_Lookup):
         self.workers = speed.workers_of(dense)
         self.margin = f"{judged.workload.margin:g}"
         self.names = [row.partition(".")[2] for row in judged.shown]
-        small = [
-            shown
-            for row, shown in judged.shown.items()
-            if shown.word == "equivalent" and row != judged.reference
-        ]
-        self.equivalent = len(small)
+        own = [shown for row, shown in judged.shown.items() if row != judged.reference]
+        self.count = Counter(shown.word for shown in own)
+        small = [shown for shown in own if shown.word == "equivalent"]
         self.kept = sum(shown.survives or False for shown in small) or "none"
         counts = {shown.n for row, shown in judged.shown.items() if shown.n >= MIN_SEEDS}
         self.seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
