@@ -46,7 +46,7 @@ from dgc_repro.launch.rendezvous import use_loopback
 from dgc_repro.paper.page import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "results" / "conformance"
-METHODS, BYTES, PAGE = "methods.csv", "bytes.csv", "README.md"
+METHODS, BYTES, PAGE, ANSWERS = "methods.csv", "bytes.csv", "README.md", "answers.npz"
 WORLDS = (1, 2, 4)
 TIMEOUT = datetime.timedelta(seconds=60)
 
@@ -78,8 +78,21 @@ class Row:
 
 def recorded(case: Case, folder: Path = RESULTS) -> Answers:
     """What the authors' code has answered."""
-    with np.load(folder / f"{case.name}.npz", allow_pickle=False) as file:
-        return [torch.from_numpy(file[str(i)]) for i in range(len(file.files))]
+    with np.load(folder / ANSWERS, allow_pickle=False) as file:
+        own = [name for name in file.files if name.partition("/")[0] == case.name]
+        return [torch.from_numpy(file[f"{case.name}/{i}"]) for i in range(len(own))]
+
+
+def record(case: Case, answers: Answers, folder: Path = RESULTS) -> None:
+    """Write the answers in the place of older ones."""
+    kept: dict[str, Any] = {}
+    if (folder / ANSWERS).exists():
+        with np.load(folder / ANSWERS, allow_pickle=False) as file:
+            others = [name for name in file.files if name.partition("/")[0] != case.name]
+            kept = {name: file[name] for name in others}
+    kept |= {f"{case.name}/{i}": one.detach().numpy() for i, one in enumerate(answers)}
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(folder / ANSWERS, **dict(sorted(kept.items())))
 
 
 def row_of(case: Case, theirs: Answers, commit: str, date: str) -> Row:
@@ -117,9 +130,7 @@ def run(case: Case, checkout: Path, folder: Path = RESULTS) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about their calls
         theirs = case.theirs(checkout)
-    folder.mkdir(parents=True, exist_ok=True)
-    answers = {str(i): one.detach().numpy() for i, one in enumerate(theirs)}
-    np.savez_compressed(folder / f"{case.name}.npz", **answers)
+    record(case, theirs, folder)
     return row_of(case, recorded(case, folder), commit, date)
 
 
@@ -317,7 +328,7 @@ def page(found: Sequence[Row], counted: Sequence[Mapping[str, str]]) -> str:
         "",
         "## Again",
         "",
-        "`make conformance` compares with the recorded answers of the published code (one file a row, beside "
+        "`make conformance` compares with the recorded answers of the published code (`answers.npz`, beside "
         "this page); `make conformance CHECKOUTS=<folder>` runs the code again, from clones of its "
         "repositories. One row: `python scripts/conformance.py eden_4 <checkout>`.",
     ]

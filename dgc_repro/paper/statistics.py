@@ -226,12 +226,12 @@ def prior_of(
 
 def pool_of(rows: Iterable[Sequence[Sample]]) -> Pool | None:
     """Estimate one variance of all rows, within rows and blocks, and what the values of one seed have in
-    common. None where no row has two values in a block."""
+    common. None where no row has two values in a block. The order of rows and values changes no bit."""
     cells: dict[tuple[int, str], dict[int, float]] = {}
     for number, row in enumerate(rows):
         for one in row:
             cells.setdefault((number, one.block), {})[one.seed] = one.value
-    cells = {key: own for key, own in cells.items() if len(own) > 1}
+    cells = {key: dict(sorted(own.items())) for key, own in cells.items() if len(own) > 1}
     if not cells:
         return None
     rest = {
@@ -239,18 +239,20 @@ def pool_of(rows: Iterable[Sequence[Sample]]) -> Pool | None:
         for key, own in cells.items()
     }
     df = sum(len(own) - 1.0 for own in cells.values())
-    variance = sum(value**2 for own in rest.values() for value in own.values()) / df
-    products, weights = 0.0, 0.0
+    variance = math.fsum(value**2 for own in rest.values() for value in own.values()) / df
+    products: list[float] = []
+    weights: list[float] = []
     for one_cell, other in combinations(cells, 2):
         if one_cell[0] != other[0] and one_cell[1] == other[1]:
             first, second = rest[one_cell], rest[other]
             shared = first.keys() & second.keys()
-            products += sum(first[seed] * second[seed] for seed in shared)
+            products += [first[seed] * second[seed] for seed in shared]
             n, m, both = len(first), len(second), len(shared)
-            weights += both * (1 - 1 / n - 1 / m + both / (n * m))
+            weights.append(both * (1 - 1 / n - 1 / m + both / (n * m)))
     count = len({number for number, _ in cells})
-    enough = count >= MIN_ROWS and weights > 0 and variance > 0
-    correlation = min(0.9, max(0.0, products / weights / variance)) if enough else 0.0
+    weight = math.fsum(weights)
+    enough = count >= MIN_ROWS and weight > 0 and variance > 0
+    correlation = min(0.9, max(0.0, math.fsum(products) / weight / variance)) if enough else 0.0
     several = [[*own.values()] for own in cells.values() if np.ptp([*own.values()]) > 0]
     bartlett = float(stats.bartlett(*several).pvalue) if len(several) > 1 else math.nan
     freedom = df / (1 + (count - 1) * correlation**2)

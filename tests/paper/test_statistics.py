@@ -314,3 +314,15 @@ def test_a_prior_grows_with_the_size_of_the_mean() -> None:
     plain = prior_of(rows)
     assert plain is not None
     assert plain.sd_of(0.1) == plain.sd_of(5.0) == plain.sd
+
+
+def test_the_order_of_rows_and_values_changes_no_bit_of_the_pool() -> None:
+    source = np.random.default_rng(0)
+    rows = [
+        [Sample(float(x), seed, "ab"[seed % 2]) for seed, x in enumerate(source.normal(size=8))]
+        for _ in range(12)
+    ]
+    one, other = pool_of(rows), pool_of([row[::-1] for row in rows[::-1]])
+    assert one is not None
+    assert other is not None
+    assert (one.sd, one.df, one.correlation) == (other.sd, other.df, other.correlation)
