@@ -51,9 +51,10 @@ def test_there_are_twenty_methods() -> None:
 
 def test_the_readme_has_the_number_of_methods() -> None:
     page = (conformance.RESULTS / "README.md").read_text(encoding="utf-8")
-    (methods,) = re.findall(r"for (\d+) methods", page)
+    ((methods, own),) = re.findall(r"for (\d+) methods: (\d+) against", page)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert f"[{methods} of them](results/conformance/README.md)" in readme
+    assert f"{own} with the authors' own" in readme
 
 
 def test_one_level_of_eden_turns_its_row_red() -> None:

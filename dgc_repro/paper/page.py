@@ -412,9 +412,9 @@ def tally_text(counts: Mapping[str, int]) -> str:
     verbs = {"agrees": "agree", "differs": "differ"}
     parts = []
     for word in (word for word in ORDER if counts.get(word)):
-        verb, given, _ = word.partition(" (")
+        verb, *given = word.partition(" (")
         said = verbs.get(verb, verb) if counts[word] > 1 else verb
-        parts.append(f"{counts[word]} {said}{given}{word.partition(given)[2] if given else ''}")
+        parts.append(f"{counts[word]} {said}{''.join(given)}")
     return ", ".join(parts)
 
 

@@ -116,14 +116,19 @@ class Effect:
     @property
     def what(self) -> str:
         """Quantity and rows, in the order in which they are compared."""
-        names = (" over " if self.check.ratio else " minus ").join(self.names)
-        return ", ".join(part for part in (self.check.quantity, self.check.setting, names) if part)
+        parts = (self.check.quantity, self.check.setting, self._compared)
+        return ", ".join(part for part in parts if part)
 
     @property
     def needed(self) -> str:
         """Quantity and rows, to continue "The claim needs"."""
-        names = (" over " if self.check.ratio else " minus ").join(self.names)
-        return f"{self.check.quantity}{f', {self.check.setting}' * bool(self.check.setting)} of {names}"
+        setting = f", {self.check.setting}" if self.check.setting else ""
+        return f"{self.check.quantity}{setting} of {self._compared}"
+
+    @property
+    def _compared(self) -> str:
+        """The rows in the order in which they are compared."""
+        return (" over " if self.check.ratio else " minus ").join(self.names)
 
     @property
     def claimed(self) -> str:
@@ -156,14 +161,13 @@ class Effect:
         is_order = math.isinf(check.below) or check.above <= check.least
         if self.low == self.high or not is_order or not math.isfinite(self.low + self.high):
             return ""
-        what = (" over " if check.ratio else " minus ").join(self.names)
         end = self.high if math.isinf(check.below) else self.low
-        return f"{what} is at {'most' if end is self.high else 'least'} {number(end)}"
+        return f"{self._compared} is at {'most' if end is self.high else 'least'} {number(end)}"
 
     @property
     def directed(self) -> str:
         """The rows in the order in which they are compared, and the number."""
-        return f"{(' over ' if self.check.ratio else ' minus ').join(self.names)}: {self.brief}"
+        return f"{self._compared}: {self.brief}"
 
     @property
     def brief(self) -> str:

@@ -172,9 +172,9 @@ def drawn(compressor: Compressor, given: Given) -> list[list[dict[str, int]]]:
     original = Context.keys
 
     def keys(context: Context, names: tuple[str, ...], **how: Any) -> Any:
-        drawn = original(context, names, **how)
-        found.append(dict(zip(names, (int(one) for one in drawn), strict=True)))
-        return drawn
+        own = original(context, names, **how)
+        found.append(dict(zip(names, (int(one) for one in own), strict=True)))
+        return own
 
     with patch.object(Context, "keys", keys):
         means(compressor, given)

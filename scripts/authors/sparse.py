@@ -1,4 +1,4 @@
-"""Sparsifiers: top-k, random-k, thresholds, DGC, RedSync, SIDCo, DeMo, SparseLoCo."""
+"""Sparsifiers: top-k, random-k, a threshold, DGC, DeMo, SparseLoCo."""
 
 from __future__ import annotations
 

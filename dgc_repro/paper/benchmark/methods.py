@@ -17,14 +17,7 @@ from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import net, paired, profiles, speed, tradeoff, tuning
-from dgc_repro.paper.benchmark.classes import (
-    MEANINGS,
-    SHOWN,
-    UNDECIDED,
-    WORDS,
-    Judged,
-    Word,
-)
+from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
 from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
