@@ -58,7 +58,7 @@ class Net(nn.Module):
 @dataclass
 class Case:
     """One loop. ``nan``: the step in which the input of a rank is not finite. ``used``: whether a rank uses
-    the side of the network in a step. ``epochs``: how many steps an epoch has, which the policy is told of."""
+    the side of the network in a step. ``epochs``: steps of an epoch, of which the policy is told."""
 
     compressor: Callable[[], Any]
     policy: Callable[[], Any] = lambda: None
@@ -186,9 +186,7 @@ def told(policy: Any, exchange: Any, case: Case, step: int) -> None:
     """Tell a policy of an epoch that has ended."""
     if case.epochs and step % case.epochs == case.epochs - 1:
         epoch = 1 + step // case.epochs
-        exchange.end_epoch(
-            D.EpochReport(epoch, 1.0 / (step + 1), 1.0, 10.0 * step, (0.05, 0.05))
-        )
+        exchange.end_epoch(D.EpochReport(epoch, 1.0 / (step + 1), 1.0, 10.0 * step, (0.05, 0.05)))
 
 
 def whole_loop(rank: int, case: Case) -> list[Any]:
@@ -201,7 +199,9 @@ def whole_loop(rank: int, case: Case) -> list[Any]:
         net = net.to(memory_format=torch.channels_last)
     ddp = {"bucket_cap_mb": 0.02, "gradient_as_bucket_view": True, **case.ddp}
     model = DistributedDataParallel(net, **ddp)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=3) if case.scaled else None
+    scaler = (
+        torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=3) if case.scaled else None
+    )
     policy = case.policy()
     exchange = D.attach(
         model, case.compressor(), policy, seed=3, on_nonfinite="skip", scaler=scaler, **case.options
