@@ -255,6 +255,11 @@ def test_no_plateau_appeared() -> None:
     dense = numbers("dynamic/medium", "table1", "test accuracy")["none"]
     assert set(readings[readings < dense - 1].index) == {"weights8"}
     assert readings["weights8"] < 80  # the paper's plateau is 80 to 86 %
+    behind = numbers("dynamic/air", "sensitivity", "points under dense").drop("dense")
+    readings = {"weights8", "bits8_nearest_blockNone", "bits8_toward_zero_blockNone"}
+    readings |= {"bits8_model", "bits8_running", "bits8_again"}
+    assert readings <= set(behind.index)
+    assert set(behind[behind > 2].index) == {"weights8"}
 
 
 def test_gravacs_gains_stay_below_and_pass_the_threshold() -> None:
