@@ -21,6 +21,7 @@ Letters: n = values, mu = momentum, eta = learning rate (eta_last: of the step t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,15 +29,20 @@ from torch import Tensor
 from dgc_repro.checked import checked
 from dgc_repro.compressor.error_feedback import subtracted
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
+from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments, numbers_of
 from dgc_repro.payload.requests import Exchange, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 
 @checked
-class BlockMomentum(ByBatch):
+class BlockMomentum(ByBatch, Wrapper):
     """Wraps any compressor; its residual is its own, so no `ErrorFeedback` belongs in the nest.
     ``momentum``: of each worker; optimizer.momentum must be 0.
     State: ``momentum``, ``residual`` (shape of the tensor, f32), ``learning_rate``, ``inner``."""
@@ -46,6 +52,39 @@ class BlockMomentum(ByBatch):
 
     def __post_init__(self) -> None:
         check_residual(self.inner, "inner", "leave block_momentum out")
+
+    def setup(self, like: Batch, world: World) -> None:
+        each = range(world.local)
+        self.keep("momentum", [Segments.zeros_like(like) for _ in each])
+        self.keep("residual", [Segments.zeros_like(like) for _ in each])
+        self.keep("learning_rate", [numbers_of(like.names) for _ in each])  # eta_-1 is 0
+        super().setup(like, world)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        rate, names = context.learning_rate, out.names
+        residuals, rates = self.kept("residual", names), self.kept("learning_rate", names)
+        owed = []  # where no weight changes, what is owed stays owed
+        for worker, (x, m) in enumerate(zip(xs, self.kept("momentum", names), strict=True)):
+            e = residuals[worker]
+            owed.append([] if rate else [tensor.clone() for tensor in e.tensors])
+            kernels.add(x, m.tensors, m.tensors, self.momentum)
+            last = [stretch(float(own), rate) for own in rates[worker].tensors]
+            to = context.at(worker).buffers("fed", x)
+            fed = kernels.add(x, m.tensors, to, self.momentum)
+            for eta in set(last):
+                here = [place for place, own in enumerate(last) if own == eta]
+                kept = e.part(here).tensors
+                kernels.add(fed.part(here), kept, kept, eta)
+        inside = context.within("block_momentum")
+        sent = yield from self._inner.step(residuals, out, world, inside)
+        for residual, own, before, of_e in zip(residuals, sent, owed, rates, strict=True):
+            own.subtract_from_(residual)
+            if before:
+                torch._foreach_copy_(list(residual.tensors), before)
+            if rate:
+                for number in of_e.tensors:
+                    number.fill_(rate)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         momentum, residual = (

@@ -6,7 +6,7 @@ Asks: `Mean` of the tensor in the narrow type, 2 n bytes. The tensors of a batch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,17 +14,29 @@ from torch import Tensor
 from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.interface import Context, Measured, State
+from dgc_repro.compressor.method import Method, Step
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import narrow, widen
 from dgc_repro.payload import Halves
 from dgc_repro.payload.requests import Exchange, Mean, Outcome
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
+
 
 @checked
-class Cast(Measured):
+class Cast(Measured, Method):
     """Casts, averages in the narrow type, and casts back. Nothing to set, nothing to keep."""
 
     dtype: ClassVar[torch.dtype]
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = [self.cast(x, context.at(worker)) for worker, x in enumerate(xs)]
+        first = sent[0].values
+        mean = context.scratch("mean", first.numel(), first.dtype, first.device).copy_(first)
+        yield world.mean([mean, *(one.values for one in sent[1:])])
+        widen(mean, out, 1.0, accumulate=False, saturate=True)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         return {}

@@ -17,22 +17,26 @@ Letters: N = workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import Positive, checked, one_of
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
+from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload.requests import Exchange, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 SHARE, MEAN = OF = ("share", "mean")
 
 
 @checked
-class ClipLocal(ByBatch):
+class ClipLocal(ByBatch, Wrapper):
     """Wraps any compressor, as the outermost wrapper. ``threshold``: the norm that the exchanged
     gradient of all workers is to keep to. ``of``: what of a worker is compared with
     threshold N^-1/2: its share g / N of the sum, or its g (mean)."""
@@ -40,6 +44,17 @@ class ClipLocal(ByBatch):
     inner: Compressor
     threshold: Annotated[Positive, "leave the wrapper out not to clip"] = 1.0
     of: Annotated[str, one_of(OF)] = SHARE
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        assert context.norms is not None, "clip_local needs the norm of the whole gradient"
+        clipped = []
+        for worker, (x, norm) in enumerate(zip(xs, context.norms(), strict=True)):
+            factor, own = self.factor(norm, world.size), x
+            if isinstance(factor, Tensor) or factor < 1:
+                own = Batch(x.names, context.at(worker).buffers("clipped", x))
+                kernels.scale(x, factor, own)
+            clipped.append(own)
+        return (yield from self._inner.step(clipped, out, world, context.within("clip_local")))
 
     def init(self, tensor: Tensor) -> State:
         return {"inner": self.inner.init(tensor)}

@@ -29,6 +29,7 @@ import torch
 
 from dgc_repro.checked import Count, checked, within
 from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.gathering import average
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.kernel import chunks, cosines, native
 from dgc_repro.kernel.batch import Batch
@@ -60,6 +61,11 @@ class DeMo(Quantizer):
                 f"side is a divisor of the matrix's, at most chunk={self.chunk}); use a lower k, or "
                 "exchange.unit=layer"
             )
+
+    def combine(self, payloads: Sequence[Any], out: Batch) -> None:
+        average(payloads, out)
+        if self.sign:
+            torch._foreach_sign_(list(out.tensors))
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         own = self.encode_batch(batch, context)

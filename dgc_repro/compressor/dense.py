@@ -8,19 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, Measured, State, joined
+from dgc_repro.compressor.method import Method, Step
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import Wholes
 from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
+
 
 @dataclass(frozen=True)
-class Dense(Measured):
+class Dense(Measured, Method):
     """Send everything. Tensors of a batch may be of any float types."""
+
+    exact = True
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = [Wholes(x) for x in xs]
+        by_type: dict[torch.dtype, list[int]] = {}
+        for place, tensor in enumerate(out.tensors):
+            by_type.setdefault(tensor.dtype, []).append(place)
+        if len(by_type) < 2:
+            yield world.average(xs, out, partial(_flat, context, "dense"))
+            return sent
+        waits = []
+        for dtype, places in by_type.items():
+            buffer = partial(_flat, context, f"dense {dtype}")
+            some = out.part(places)
+            parts = [some if x is out else x.part(places) for x in xs]
+            waits.append(world.average(parts, some, buffer))
+        yield from waits
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         return {}
@@ -44,3 +70,7 @@ class Dense(Measured):
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return kernels.energies(batch)
+
+
+def _flat(context: Context, label: str, size: int, like: Tensor) -> Tensor:
+    return context.scratch(label, size, like.dtype, like.device)

@@ -32,8 +32,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,12 +42,18 @@ from torch import Tensor
 from dgc_repro.checked import Share, checked, within
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import ByBatch, Context, State, joined
+from dgc_repro.compressor.method import Method, Step, apart
+from dgc_repro.compressor.method import together as side_by_side
 from dgc_repro.kernel import lowrank, native
 from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.lowrank import Matrices
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload import LowRank
 from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 
 class Kind(NamedTuple):
@@ -58,7 +65,7 @@ class Kind(NamedTuple):
 
 
 @checked
-class Dion(ByBatch):
+class Dion(ByBatch, Method):
     """``rank_fraction``: columns of the factors over the shorter side of a matrix; 1 compresses nothing.
     ``momentum``: mu, of each worker; it is the residual. State of a matrix: ``q``, f32[r, min(rows, cols)];
     zeros before it was drawn. The answer for a matrix is a direction, not a mean: optimizer=dion applies
@@ -84,6 +91,82 @@ class Dion(ByBatch):
         rows, cols = _rows_and_cols(shape)
         rank = math.ceil(self.rank_fraction * min(rows, cols))
         return Kind(rank, rows < cols, rank * (rows + cols) >= rows * cols)
+
+    def setup(self, like: Batch, world: World) -> None:
+        shapes = {
+            name: (kind.rank, min(_rows_and_cols(tensor.shape)))
+            for name, tensor in zip(like.names, like.tensors, strict=True)
+            if (kind := self.kind(tensor.shape)) is not None
+        }
+        q = Segments.zeros(tuple(shapes), list(shapes.values()), like.device)
+        self.keep("q", [q] * world.local)  # all workers have the same
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        steps, names = [], []
+        for kind, places in _parts(self, tuple([x.shape for x in out.tensors])).items():
+            to = out.part(places)
+            some = [to if x is out else x.part(places) for x in xs]
+            inside = replace(context, name=str(kind))  # other buffers, the same random numbers
+            names.append(to.names)
+            take = Dense().step if kind is None else partial(self._directions_step, kind)
+            steps.append(take(some, to, world, inside))
+        return apart(names, (yield from side_by_side(steps)))
+
+    def _directions_step(
+        self, kind: Kind, xs: Sequence[Batch], out: Batch, world: World, context: Context
+    ) -> Step:
+        """Of matrices of one kind."""
+        sizes = tuple([_rows_and_cols(tensor.shape) for tensor in out.tensors])
+        tall = Matrices.of(tuple([(max(size), min(size)) for size in sizes]), kind.rank)
+        of, (last, *_) = Matrices.of(sizes, kind.rank), self.kept("q", out.names)
+        num_p, num_q, f32 = sum(tall.p_sizes), sum(tall.q_sizes), torch.float32
+        workers = range(len(xs))
+
+        def scratch(label: str, size: int, worker: int = 0, dtype: torch.dtype = f32) -> Tensor:
+            return context.at(worker).scratch(label, size, dtype, out.device)
+
+        def times(m: Batch, factor: Tensor, to: Tensor, *, transposed: bool) -> None:
+            """to = M factor, or M^T factor, of every M, tall."""
+            if transposed == kind.is_wide:
+                lowrank.times(m, of, factor, to)
+            else:
+                sums = scratch("partial", of.num_partial)
+                lowrank.transposed_times(m, of, factor, sums, to)
+
+        q, unit_p, unit = scratch("q", num_q), scratch("unit p", num_p), scratch("unit", num_q)
+        ps = [scratch("p", num_p, worker) for worker in workers]
+        rs = [scratch("r", num_q, worker) for worker in workers]
+        keys = partial(context.keys, out.names, shared=True)
+        lowrank.directions(last, tall, keys, q)
+        if kind.is_whole:
+            m = Batch(out.names, context.buffers("whole", out))
+            buffer = partial(_flat, context)
+            yield world.average(xs, m, buffer)
+            times(m, q, ps[0], transposed=False)
+        else:
+            for x, p in zip(xs, ps, strict=True):
+                times(x, q, p, transposed=False)  # P = M Q
+            yield world.mean(ps)
+        work = scratch("work", num_p, dtype=torch.float64)
+        lowrank.orthonormal(ps[0], tall, work, unit_p)
+        for x, r in zip(xs, rs, strict=True):
+            times(x, unit_p, r, transposed=True)  # R_i = M_i^T P
+        mean_r = scratch("mean r", num_q)
+        if kind.is_whole:
+            times(m, unit_p, mean_r, transposed=True)
+        else:
+            mean_r.copy_(rs[0])
+            yield world.mean([mean_r, *rs[1:]])
+
+        each = tall.each_q(unit)
+        for r, its_unit in zip(tall.each_q(mean_r), each, strict=True):
+            norms = torch.linalg.vector_norm(r, dim=1, keepdim=True, dtype=torch.float64)
+            its_unit.copy_(torch.where(norms == 0, 0.0, r / norms))
+        torch._foreach_copy_(list(last.tensors), list(each))
+        pairs = [(unit_p, unit), *((unit_p, r.mul_(1 - self.momentum)) for r in rs)]
+        factors, *sent = [pair[::-1] if kind.is_wide else pair for pair in pairs]
+        lowrank.outer(out, of, *factors, 1.0, accumulate=False)
+        return [LowRank(of, *own) for own in sent]
 
     def init(self, tensor: Tensor) -> State:
         kind = self.kind(tensor.shape)
@@ -168,6 +251,10 @@ def _parts(method: Dion, shapes: tuple[torch.Size, ...]) -> dict[Kind | None, tu
     """The places of the tensors of each kind."""
     kinds = [method.kind(shape) for shape in shapes]
     return {kind: tuple(i for i, one in enumerate(kinds) if one == kind) for kind in kinds}
+
+
+def _flat(context: Context, size: int, like: Tensor) -> Tensor:
+    return context.scratch("flat", size, like.dtype, like.device)
 
 
 def _rows_and_cols(shape: torch.Size) -> tuple[int, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from dgc_repro.compressor.explained import explained_of_each
+from dgc_repro.compressor.gathering import average, gathered
 from dgc_repro.compressor.interface import Context, Measured, State
+from dgc_repro.compressor.method import Method, Step
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
@@ -18,13 +21,29 @@ from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
 from dgc_repro.payload import BatchPayload, Codes, Signs
 from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
+
 # Values packed together where one scale serves the tensor. Longer rows are slower: their parts lie
 # 4096 bytes apart, where a processor takes a load for one that waits for a store.
 TENSOR_ROW = 512
 
 
-class Quantizer(Measured):
+class Quantizer(Measured, Method):
     """A method without state that sends its coding of each tensor to everybody."""
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = [self.encode(x, context.at(worker)) for worker, x in enumerate(xs)]
+        self.combine((yield from gathered(sent, world, context)), out)
+        return sent
+
+    def encode(self, x: Batch, context: Context) -> BatchPayload:
+        """What this worker sends."""
+        return self.encode_batch(x, context)
+
+    def combine(self, payloads: Sequence[Any], out: Batch) -> None:
+        """The answer, from what all workers have sent: their average."""
+        average(payloads, out)
 
     def init(self, tensor: Tensor) -> State:
         return {}

@@ -19,7 +19,7 @@ The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor
@@ -33,15 +33,20 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     nested,
 )
+from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload import Payload
 from dgc_repro.payload.requests import Exchange, Outcome
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
+
 
 @checked
-class ErrorFeedback(ByBatch):
+class ErrorFeedback(ByBatch, Wrapper):
     """Wraps any compressor. ``decay``: of the residual, a step: 1 forgets nothing. State: ``residual``
     (shape of the tensor, f32), ``inner``."""
 
@@ -54,6 +59,21 @@ class ErrorFeedback(ByBatch):
                 "inner: an error feedback in an error feedback would add every residual twice"
             )
         check_residual(self.inner, "inner", "leave error_feedback out")
+
+    def setup(self, like: Batch, world: World) -> None:
+        self.keep("residual", [Segments.zeros_like(like) for _ in range(world.local)])
+        super().setup(like, world)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        residuals = self.kept("residual", out.names)
+        fed = [
+            kernels.add(x, e.tensors, e.tensors, self.decay, measured=context.measures)
+            for x, e in zip(xs, residuals, strict=True)
+        ]
+        sent = yield from self._inner.step(fed, out, world, context.within("error_feedback"))
+        for residual, own in zip(residuals, sent, strict=True):
+            own.subtract_from_(residual)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)

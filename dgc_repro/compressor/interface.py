@@ -23,6 +23,7 @@ from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.payload import Parted
 from dgc_repro.payload.requests import Exchange, Outcome, together
+from dgc_repro.policy.interface import Plan
 
 State = dict[str, Any]
 """Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
@@ -67,12 +68,22 @@ class Context:
     learning_rate: float = 1.0
     selection: Any = None  # Selection, of a batch Sequence[Selection]
     raw_energy: Tensor | None = None
+    plan: Plan | None = None
+    slot: tuple[
+        int, ...
+    ] = ()  # group, bucket and worker: steps under way at once have other buffers
+    norms: Callable[[], Sequence[float | Tensor]] | None = None
+    raw: Sequence[Tensor] = ()
+    choose: Callable[[Tensor], int] | None = None
+    tell: Callable[[Tensor], object] | None = None
     tell_energies: Callable[[tuple[str, ...], Tensor], None] | None = None
     rungs: Sequence[int | None] | None = None
 
     @property
     def measures(self) -> bool:
         """Whether a ladder in here will look at the energies of what it is given."""
+        if self.plan is not None:
+            return self.plan.rung is None or self.plan.measures
         return self.tell_energies is not None or None in (self.rungs or [self.rung])
 
     def within(
@@ -85,6 +96,8 @@ class Context:
         """The context of a wrapped compressor: its buffers and random numbers are its own. A wrapper
         that reads the inner outcome's ``own`` says so, and one that reads its own ``tensor`` after
         the inner exchange has ended (the mean may lie there by then)."""
+        if self.plan is not None:
+            return replace(self, path=(*self.path, label))
         return Context(
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
             self.workspace, (*self.path, label), self.own_is_read or reads_own,
@@ -92,6 +105,12 @@ class Context:
             self.learning_rate, raw_energy=self.raw_energy, tell_energies=self.tell_energies,
             rungs=self.rungs,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
+
+    def at(self, worker: int) -> Context:
+        """The context of one of the workers hosted here, with buffers of its own."""
+        raw = self.raw[worker] if self.raw else None
+        slot = (*self.slot, worker)
+        return replace(self, rank=self.rank + worker, slot=slot, raw_energy=raw)
 
     def part(self, label: str, places: Sequence[int]) -> Context:
         """The context of some tensors of a batch, with buffers of its own and the same random numbers."""
@@ -124,7 +143,8 @@ class Context:
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A reused 1-d buffer of ``size`` elements; content undefined; valid during this exchange."""
-        return self.workspace.scratch((self.name, *self.path, label), size, dtype, device)
+        key = (*self.slot, self.name, *self.path, label)
+        return self.workspace.scratch(key, size, dtype, device)
 
     def buffers(self, label: str, batch: Batch) -> list[Tensor]:
         """Reused f32 buffers with the shapes of a batch; content undefined; valid during this exchange."""

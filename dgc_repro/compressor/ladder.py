@@ -17,8 +17,9 @@ top-k finds all rungs in one pass over the tensor, and chooses what it would hav
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
+from dgc_repro.compressor.method import Method, Step, apart
+from dgc_repro.compressor.method import together as side_by_side
 from dgc_repro.compressor.sparsifier import (
     Largest,
     Sparsifier,
@@ -46,9 +49,12 @@ from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.payload.requests import Choose, Exchange, Outcome, together
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import Wait, World
+
 
 @checked
-class Ladder(ByBatch):
+class Ladder(ByBatch, Method):
     """``rungs``: weakest first. State: ``rungs``, one state a rung, only the chosen one moves."""
 
     rungs: tuple[Compressor, ...]
@@ -56,6 +62,79 @@ class Ladder(ByBatch):
     def __post_init__(self) -> None:
         if len(self.rungs) < 2:
             raise ValueError("values: a ladder needs at least one setting besides dense, got none")
+
+    def setup(self, like: Batch, world: World) -> None:
+        for rung in self.rungs:
+            rung.setup(like, world)  # type: ignore[attr-defined]
+
+    def inside(self) -> Iterator[tuple[str, Method]]:
+        for number, rung in enumerate(self.rungs):
+            yield f"rung{number}", rung  # type: ignore[misc]
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        plan = context.plan
+        assert plan is not None
+        planned = [plan.for_tensor(name) for name in out.names]
+        selections: list[dict[int, Selections]] = [{} for _ in xs]
+        told: Wait | None = None
+        if None in planned or plan.measures:
+            here = [context.at(worker) for worker in range(len(xs))]
+            selections = [self._selections(x, own) for x, own in zip(xs, here, strict=True)]
+            each = zip(xs, selections, here, strict=True)
+            energies = [self._energies(x, chosen, own) for x, chosen, own in each]
+            terms = [one.sum(0) * (1.0 / world.size) for one in energies]
+            # In float64 to the end: rounded before, simulated and real workers could choose otherwise.
+            told = world.total(terms)
+        if None in planned:
+            assert told is not None
+            yield told
+            told = None
+            assert context.choose is not None, "a policy that plans rungs before the step"
+            rung = context.choose(terms[0].float().cpu())  # on a GPU the host waits here
+            planned = [rung if own is None else own for own in planned]
+        places: dict[int, list[int]] = {}
+        for place, own in enumerate(planned):
+            if own is None or not 0 <= own < len(self.rungs):
+                raise ValueError(f"the policy chose rung {own} of a ladder of {len(self.rungs)}")
+            places.setdefault(own, []).append(place)
+        steps = [
+            self._step_of(rung, here, xs, out, selections, world, context)
+            for rung, here in places.items()
+        ]
+        names = [tuple([out.names[place] for place in here]) for here in places.values()]
+        returned = yield from side_by_side(steps)
+        if told is not None and context.tell is not None:
+            yield told
+            context.tell(terms[0])
+        return apart(names, returned)
+
+    def _step_of(
+        self,
+        rung: int,
+        places: Sequence[int],
+        xs: Sequence[Batch],
+        out: Batch,
+        selections: Sequence[Mapping[int, Selections]],
+        world: World,
+        context: Context,
+    ) -> Step:
+        """The step of the tensors that go through one rung."""
+        some, to, inside = xs, out, context.within(f"rung{rung}")
+        whole = len(places) == len(out)
+        if not whole:
+            to = out.part(places)
+            some = [to if x is out else x.part(places) for x in xs]
+        method: Any = self.rungs[rung]
+        sent: Sequence[Any]
+        if rung not in selections[0] or not getattr(method, "sends_selected", False):
+            sent = yield from method.step(some, to, world, inside)
+            return sent
+        chosen_here = []
+        for worker, chosen in enumerate(selections):
+            own = chosen[rung] if whole else chosen[rung].part(places)
+            chosen_here.append(method.payload_of(to.names, own, inside.at(worker)))
+        sent = yield from method.send(chosen_here, to, world, inside)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         return {"rungs": [rung.init(tensor) for rung in self.rungs]}

@@ -24,7 +24,7 @@ Letters: n = values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
@@ -41,18 +41,23 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     nested,
 )
+from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import codes
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments, numbers_of
 from dgc_repro.payload import Codes
 from dgc_repro.payload.requests import Exchange, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 BITS, BLOCK = 8, 2048  # of the error, and of values that share a scale
 
 
 @checked
-class LoCo(ByBatch):
+class LoCo(ByBatch, Wrapper):
     """Wraps any compressor; its error is its own, so no `ErrorFeedback` belongs in the nest. ``beta``: weight
     of the past errors. ``reset_steps``: the errors are forgotten after so many steps; null: never. State:
     ``error`` (u8: scales and codes of the tensor), ``exchanges`` (their number),
@@ -66,6 +71,43 @@ class LoCo(ByBatch):
         if any(isinstance(part, ErrorFeedback | LoCo) for part in nested(self.inner)):
             raise ValueError("inner: loco keeps an error of its own; leave the other one out")
         check_residual(self.inner, "inner", "leave loco out")
+
+    def setup(self, like: Batch, world: World) -> None:
+        sizes = [layouts_of((n,), BITS, BLOCK).tensor_bytes for n in like.sizes]
+        shapes, each = [(int(size[0]),) for size in sizes], range(world.local)
+        u8, device = torch.uint8, like.device
+        self.keep("error", [Segments.zeros(like.names, shapes, device, u8) for _ in each])
+        self.keep(EXCHANGES, [numbers_of(like.names) for _ in each])
+        super().setup(like, world)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        layout, fed, errors = layouts_of(out.sizes, BITS, BLOCK), [], []
+        places = list(zip(layout.starts[0].tolist(), layout.tensor_bytes.tolist(), strict=True))
+        kept = [list(state.tensors) for state in self.kept("error", out.names)]
+        for worker, x in enumerate(xs):
+            here = context.at(worker)
+            buffer = here.scratch("error", layout.size, torch.uint8, x.device)
+            torch._foreach_copy_([buffer[a : a + n] for a, n in places], kept[worker])
+            error = Codes(x.names, layout, buffer)
+            to = Batch(x.names, here.buffers("fed", x))
+            error.copy_to_(to, 1.0)
+            errors.append(error)
+            fed.append(kernels.add(x, to.tensors, to.tensors, measured=context.measures))
+        sent = yield from self._inner.step(fed, out, world, context.within("loco"))
+        counts = [list(state.tensors) for state in self.kept(EXCHANGES, out.names)]
+        for worker, (left, own) in enumerate(zip(fed, sent, strict=True)):
+            own.subtract_from_(left)
+            left = Batch(left.names, left.tensors)
+            kernels.scale(left, 1 - self.beta, left)
+            errors[worker].add_to_(left, self.beta)
+            buffer = errors[worker].buffer
+            codes.quantize(left, layout, buffer, codes.NEAREST)
+            torch._foreach_copy_(kept[worker], [buffer[a : a + n] for a, n in places])
+            torch._foreach_add_(counts[worker], 1.0)
+            for state, count in zip(kept[worker], counts[worker], strict=True):
+                if self.reset_steps and int(count) % self.reset_steps == 0:
+                    state.zero_()
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         size = int(layouts_of((tensor.numel(),), BITS, BLOCK).tensor_bytes[0])

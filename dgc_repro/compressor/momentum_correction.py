@@ -29,22 +29,27 @@ Letters: n = values, m = momentum, u = velocity, T = steps from one sending of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
+from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload.requests import Exchange, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 Momentum = Annotated[float, within(0, below=1)]
 
 
 @checked
-class MomentumCorrection(ByBatch):
+class MomentumCorrection(ByBatch, Wrapper):
     """Wraps any compressor, usually an `ErrorFeedback`.
     ``momentum``: of each worker; optimizer.momentum must be 0. ``nesterov``: Nesterov's momentum.
     ``masking``: velocity is zeroed where it was sent (momentum factor masking, 3.2).
@@ -54,6 +59,25 @@ class MomentumCorrection(ByBatch):
     momentum: Momentum = 0.9
     nesterov: bool = False
     masking: bool = True
+
+    def setup(self, like: Batch, world: World) -> None:
+        self.keep("velocity", [Segments.zeros_like(like) for _ in range(world.local)])
+        super().setup(like, world)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        velocities, fed = self.kept("velocity", out.names), []
+        for worker, (x, u) in enumerate(zip(xs, velocities, strict=True)):
+            kernels.add(x, u.tensors, u.tensors, self.momentum)
+            own = u
+            if self.nesterov:  # g + m u
+                to = context.at(worker).buffers("nesterov", u)
+                own = kernels.add(x, u.tensors, to, self.momentum)
+            fed.append(own)
+        sent = yield from self._inner.step(fed, out, world, context.within("momentum_correction"))
+        if self.masking:
+            for velocity, own in zip(velocities, sent, strict=True):
+                own.zero_at_(velocity)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         velocity = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)

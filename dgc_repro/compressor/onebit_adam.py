@@ -24,7 +24,7 @@ Letters: n = values, M = momentum, the same on all workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
@@ -40,14 +40,20 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
+from dgc_repro.compressor.method import Step, Wrapper, apart
+from dgc_repro.compressor.method import together as side_by_side
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.segments import Segments, numbers_of
 from dgc_repro.payload.requests import Exchange, Outcome, together
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 
 @checked
-class OneBitAdam(ByBatch):
+class OneBitAdam(ByBatch, Wrapper):
     """Wraps any compressor, usually an `ErrorFeedback`, as the outermost wrapper. ``beta1``: the optimizer's.
     ``warmup_steps``: steps of plain Adam, before the variance is frozen.
     State: ``momentum`` (shape of the tensor, f32), ``exchanges`` (their number), ``inner``."""
@@ -59,6 +65,51 @@ class OneBitAdam(ByBatch):
     def init(self, tensor: Tensor) -> State:
         momentum = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
         return {"momentum": momentum, EXCHANGES: 0, "inner": self.inner.init(tensor)}
+
+    def setup(self, like: Batch, world: World) -> None:
+        self.keep(
+            "momentum", [Segments.zeros_like(like)] * world.local
+        )  # all workers have the same
+        self.keep(EXCHANGES, [numbers_of(like.names)] * world.local)
+        super().setup(like, world)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        counts = self.kept(EXCHANGES, out.names)[0].tensors
+        warm = [float(count) < self.warmup_steps for count in counts]
+        torch._foreach_add_(list(counts), 1.0)
+        steps, names = [], []
+        for is_warm in {*warm}:
+            places = [place for place, own in enumerate(warm) if own is is_warm]
+            some, to = list(xs), out
+            if len(places) < len(out):
+                to = out.part(places)
+                some = [to if x is out else x.part(places) for x in xs]
+            names.append(to.names)
+            take = self._warm_step if is_warm else self._compressed_step
+            steps.append(take(some, to, world, context))
+        return apart(names, (yield from side_by_side(steps)))
+
+    def _warm_step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        """Of tensors in their warm-up."""
+        sent = yield from Dense().step(xs, out, world, context.within("warm"))
+        momentum = self.kept("momentum", out.names)[0].tensors
+        kernels.add(out, momentum, momentum, self.beta1)
+        return sent
+
+    def _compressed_step(
+        self, xs: Sequence[Batch], out: Batch, world: World, context: Context
+    ) -> Step:
+        """Of the others."""
+        momentum = self.kept("momentum", out.names)[0].tensors
+        fed = [
+            kernels.add(x, momentum, context.at(worker).buffers("fed", x), self.beta1)
+            for worker, x in enumerate(xs)
+        ]
+        mean = Batch(out.names, context.buffers("mean", out))
+        sent = yield from self._inner.step(fed, mean, world, context.within("onebit_adam"))
+        kernels.add(mean, momentum, out.tensors, -self.beta1)
+        torch._foreach_copy_(list(momentum), list(mean.tensors))
+        return sent
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         spares = context.spares("momentum", [state["momentum"] for state in states])

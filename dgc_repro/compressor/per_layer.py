@@ -8,8 +8,9 @@ Asks: `Mean` for the exempt tensors, what the wrapped compressor asks for the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
@@ -24,9 +25,13 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
+from dgc_repro.compressor.method import Method, Step, Wrapper
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.payload.requests import Exchange, Outcome, together
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 VECTORS = "vectors"
 
@@ -97,3 +102,13 @@ def _parts(
     ]
     places = range(len(names))
     return tuple(i for i in places if exempt[i]), tuple(i for i in places if not exempt[i])
+
+
+@dataclass(frozen=True)
+class Rest(Wrapper):
+    """What a `PerLayer` wraps, for the tensors that it does not exempt."""
+
+    inner: Method
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        return (yield from self.inner.step(xs, out, world, context.within("per_layer")))

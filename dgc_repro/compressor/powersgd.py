@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -42,16 +43,21 @@ from torch import Tensor
 from dgc_repro.checked import Count, checked
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import ByBatch, Context, State, joined
+from dgc_repro.compressor.method import Method, Step, apart
 from dgc_repro.kernel import lowrank, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.lowrank import Matrices
-from dgc_repro.payload import LowRank
+from dgc_repro.kernel.segments import Segments
+from dgc_repro.payload import LowRank, Wholes
 from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 
 @checked
-class PowerSGD(ByBatch):
+class PowerSGD(ByBatch, Method):
     """``rank``: columns of the factors, from 1. State of a matrix: ``q``, f32[r, cols]; zeros before it was
     drawn."""
 
@@ -74,6 +80,60 @@ class PowerSGD(ByBatch):
             f"rank: {self.rank} is above every matrix of the model; the largest, {rows} x {cols}, "
             + (f"takes at most {highest}" if highest else "is no larger than its factors of rank 1")
         )
+
+    def setup(self, like: Batch, world: World) -> None:
+        shapes = {
+            name: (self.rank, size[1])
+            for name, tensor in zip(like.names, like.tensors, strict=True)
+            if (size := self.matrix(tensor.shape)) is not None
+        }
+        q = Segments.zeros(tuple(shapes), list(shapes.values()), like.device)
+        self.keep("q", [q] * world.local)  # all workers have the same
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        matrices, others = _parts(self, tuple([tensor.shape for tensor in out.tensors]))
+        if not matrices:
+            return (yield from Dense().step(xs, out, world, context))
+        ms, to, vectors = [x.part(matrices) for x in xs], out.part(matrices), out.part(others)
+        sizes = tuple([_rows_and_cols(tensor.shape) for tensor in to.tensors])
+        of, (last, *_) = Matrices.of(sizes, self.rank), self.kept("q", to.names)
+        num_p, num_q, f32 = sum(of.p_sizes), sum(of.q_sizes), torch.float32
+        workers = range(len(xs))
+
+        def scratch(label: str, size: int, worker: int = 0, dtype: torch.dtype = f32) -> Tensor:
+            return context.at(worker).scratch(label, size, dtype, out.device)
+
+        # P of all matrices and the other tensors travel together.
+        firsts = [scratch("p", num_p + sum(vectors.sizes), worker) for worker in workers]
+        qs = [scratch("q", num_q, worker) for worker in workers]
+        sums = scratch("partial", of.num_partial)
+        keys = partial(context.keys, to.names, shared=True)
+        lowrank.directions(last, of, keys, qs[0])
+        for x, m, first in zip(xs, ms, firsts, strict=True):
+            lowrank.times(m, of, qs[0], first[:num_p])  # P = M Q
+            if others:
+                torch.cat([x.tensors[i].reshape(-1) for i in others], out=first[num_p:])
+        wholes = [Wholes(x.part(others)) for x in xs]
+        yield world.mean(firsts)
+
+        p = scratch("unit", num_p)
+        work = scratch("work", num_p, dtype=torch.float64)
+        lowrank.orthonormal(firsts[0][:num_p], of, work, p)
+        for m, q in zip(ms, qs, strict=True):
+            lowrank.transposed_times(m, of, p, sums, q)  # Q_i = M_i^T P
+        mean_q = scratch("mean_q", num_q).copy_(qs[0])
+        yield world.mean([mean_q, *qs[1:]])
+
+        torch._foreach_copy_(list(last.tensors), list(of.each_q(mean_q)))
+        if others:
+            pieces = zip(firsts[0][num_p:].split(vectors.sizes), vectors.tensors, strict=True)
+            means = [piece.view(tensor.shape) for piece, tensor in pieces]
+            torch._foreach_copy_(list(vectors.tensors), means)
+        lowrank.outer(to, of, p, mean_q, 1.0, accumulate=False)
+        factored = [LowRank(of, p, q) for q in qs]
+        if not others:
+            return factored
+        return apart((to.names, vectors.names), (factored, wholes))
 
     def init(self, tensor: Tensor) -> State:
         size = self.matrix(tensor.shape)

@@ -30,13 +30,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained_of_each
+from dgc_repro.compressor.gathering import average, gathered
 from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.method import Step
 from dgc_repro.compressor.sparsifier import (
     Density,
     Factor,
@@ -53,6 +56,9 @@ from dgc_repro.kernel.select import Selection, at
 from dgc_repro.payload import Keyed, KeyedLayout, keyed_layout
 from dgc_repro.payload.requests import Exchange, Gather, Mean, Outcome
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
+
 
 @checked
 class RandomK(Selecting):
@@ -67,6 +73,7 @@ class RandomK(Selecting):
     unbiased: bool = False
     values: Values = "fp32"
     ragged = False
+    sends_selected = False  # places are drawn again, in the order of the permutation
     gather_only = True  # a shard's places would have to travel
 
     def __post_init__(self) -> None:
@@ -91,6 +98,20 @@ class RandomK(Selecting):
         """A selection holds values as they are, in the order of their places: neither scaled, nor with
         the scales that 8-bit codes have in the order of the permutation."""
         return not self.unbiased and self.values != "int8"
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = [self.coded(x, context.at(worker)) for worker, x in enumerate(xs)]
+        if not self.shared or self.values == "int8":
+            average((yield from gathered(sent, world, context)), out)
+            return sent
+        first = sent[0].coded
+        values = context.scratch("mean", first.numel(), first.dtype, first.device).copy_(first)
+        yield world.mean([values, *(one.coded for one in sent[1:])])
+        if self.values == "fp16":
+            values = self._widened(values, context)
+        whole = keyed_layout(sent[0].layout.sizes, sent[0].layout.counts)
+        replace(sent[0], layout=whole, buffer=values.view(torch.uint8)).copy_to_(out, 1.0)
+        return sent
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         own = self.coded(batch, context)

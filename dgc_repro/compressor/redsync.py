@@ -31,14 +31,14 @@ Letters: n = values, k = entries wanted, t = threshold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
+from dgc_repro.compressor.sparsifier import DensitySparsifier, coded, exchange_selected
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, narrow
 from dgc_repro.kernel.cached import cached
@@ -79,6 +79,9 @@ class RedSync(DensitySparsifier):
     def holds_largest(self) -> bool:
         """A mean of values says nothing about each of them."""
         return not self.quantized
+
+    def payload_of(self, names: tuple[str, ...], chosen: Selections, context: Context) -> Any:
+        return coded(self, names, chosen, context, shared=self.quantized)
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         return (yield from exchange_selected(self, batch, states, context, shared=self.quantized))

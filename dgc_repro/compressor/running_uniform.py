@@ -20,26 +20,48 @@ Letters: n = values, b = bits, m = the state, one number a tensor and worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, one_of, within
 from dgc_repro.compressor.encoding import encode, layouts_of, of_filled
+from dgc_repro.compressor.gathering import average, gathered
 from dgc_repro.compressor.interface import ByBatch, Context, State
+from dgc_repro.compressor.method import Method, Step
 from dgc_repro.compressor.uniform import ROUNDINGS
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload.requests import Exchange, Gather, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 
 @checked
-class RunningUniform(ByBatch):
+class RunningUniform(ByBatch, Method):
     """``bits``: of a value that is sent. ``rounding``: to the grid. State: ``largest``, f32[]."""
 
     bits: Annotated[int, within(3, 16)] = 8
     rounding: Annotated[str, one_of(ROUNDINGS)] = "nearest"
+
+    def setup(self, like: Batch, world: World) -> None:
+        shapes = [()] * len(like)
+        each = range(world.local)
+        self.keep("largest", [Segments.zeros(like.names, shapes, like.device) for _ in each])
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        layout, sent = layouts_of(out.sizes, self.bits, None), []
+        for worker, (x, last) in enumerate(zip(xs, self.kept("largest", out.names), strict=True)):
+            largest = torch.maximum(torch.stack(list(last.tensors)), sums.peaks(x))
+            torch._foreach_copy_(list(last.tensors), list(largest.unbind()))
+            steps = of_filled(largest * (1 / (2 ** (self.bits - 1) - 1)), x.sizes)
+            rounding = ROUNDINGS[self.rounding]
+            sent.append(encode(x, context.at(worker), layout, rounding, scales=steps))
+        average((yield from gathered(sent, world, context)), out)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         return {"largest": torch.zeros((), device=tensor.device)}

@@ -25,22 +25,30 @@ Letters: n = values, N = workers, s = a shard, e = the owner's residual, in unit
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
+from dgc_repro.compressor.gathering import average, gathered_ragged, num_wire_bytes, read, wire
 from dgc_repro.compressor.interface import Compressor, Context, Measured, State, energies_of
+from dgc_repro.compressor.method import Method, Step
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.cached import cached
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload import BatchPayload, Gathered, Parted
 from dgc_repro.payload.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import Wait, World
 
 ROW = 4096  # values that are not parted, where the method has no ``block`` or ``bucket``
 OWNER = "owner_residual"
@@ -84,7 +92,7 @@ class Shards:
 
 
 @checked
-class Sharded(Measured):
+class Sharded(Measured, Method):
     """``method``: an `Encoder` or a `Sparsifier`. State: ``owner_residual``, f32[values of the shard
     this worker owns], empty before the first step (the owner is known in an exchange only)."""
 
@@ -106,6 +114,148 @@ class Sharded(Measured):
 
     def init(self, tensor: Tensor) -> State:
         return {OWNER: torch.zeros(0, dtype=torch.float32, device=tensor.device)}
+
+    def setup(self, like: Batch, world: World) -> None:
+        owned = []
+        for worker in range(world.local):
+            starts, ends = self._all_stretches(like, world.size)[world.rank + worker]
+            shapes = [(end - start,) for start, end in zip(starts, ends, strict=True)]
+            owned.append(Segments.zeros(like.names, shapes, like.device))
+        self.keep(OWNER, owned)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        stretches = self._all_stretches(out, world.size)
+        is_sparse = isinstance(self.method, Sparsifier)
+        sent: list[Any] = []
+        pieces: list[Sequence[BatchPayload]] = []  # by worker hosted here and by owner
+        for worker, x in enumerate(xs):
+            cut = self._cut_selected if is_sparse else self._cut_encoded
+            own, of_owners = cut(x, stretches, context.at(worker))
+            sent.append(own)
+            pieces.append(of_owners)
+        received = yield from self._swapped(pieces, world, context, ragged=is_sparse)
+        averages, owed = [], self.kept(OWNER, out.names)
+        for worker, (residual, came) in enumerate(zip(owed, received, strict=True)):
+            here = context.at(worker)
+            mean = Batch(out.names, here.buffers("shard", residual))
+            average(came, mean)
+            kernels.add(mean, residual.tensors, residual.tensors)
+            averages.append(compressed(self.method, residual, here.within("owner")))
+        layouts = pieces[0]  # shards are of other sizes at other ranks
+        if is_sparse:
+            every = yield from gathered_ragged(averages, world, context, layouts)
+        else:
+            every = yield from self._gathered(averages, layouts, world, context)
+        for residual, own in zip(owed, averages, strict=True):
+            own.subtract_from_(residual)
+        _joined(stretches, every, out)
+        return sent
+
+    def _all_stretches(self, batch: Batch, workers: int) -> Sequence[Stretches]:
+        """Where the shards of each rank lie."""
+        method: Any = self.method
+        return _stretches_of(method, batch.names, batch.sizes, workers)
+
+    def _cut_encoded(
+        self, x: Batch, stretches: Sequence[Stretches], context: Context
+    ) -> tuple[Any, Sequence[BatchPayload]]:
+        """The payload of every shard: together, and by owner."""
+        pieces = []
+        for rank, (starts, ends) in enumerate(stretches):
+            labels = tuple([f"shard{one}" for one in _shards_of(x.names, rank, context.world_size)])
+            some = x.slices(starts, ends)
+            pieces.append(compressed(self.method, some, context.within(labels)))
+        return Parted(tuple(pieces), lambda whole: [whole.slices(*at) for at in stretches]), pieces
+
+    def _cut_selected(
+        self, x: Batch, stretches: Sequence[Stretches], context: Context
+    ) -> tuple[Any, Sequence[BatchPayload]]:
+        """What was selected: as a whole, and by owner of the places."""
+        chosen = select_all(self.method, x, context)
+        whole = coded(self.method, x.names, chosen, context)
+        parts = enumerate(chosen.cut(stretches))
+        return whole, [
+            coded(self.method, x.names, part, context.within(f"shard of {rank}"))
+            for rank, part in parts
+        ]
+
+    def _swapped(
+        self,
+        pieces: Sequence[Sequence[BatchPayload]],
+        world: World,
+        context: Context,
+        *,
+        ragged: bool,
+    ) -> Generator[Wait, None, list[list[Any]]]:
+        """Everybody's pieces of the shards that the workers hosted here own, by source."""
+        own = [world.rank + worker for worker in range(len(pieces))]
+        # What comes is laid out as one's own piece of the shard, but for the lengths.
+        comes: list[list[Any]] = [
+            [mine[rank]] * world.size for mine, rank in zip(pieces, own, strict=True)
+        ]
+        slot = (context.slot, context.path, context.name)
+        if ragged:
+            rows, sizes = [], []
+            for mine, rank in zip(pieces, own, strict=True):
+                others = [one.lengths for to, one in enumerate(mine) if to != rank]
+                numbers = torch.tensor([n for one in others for n in one], dtype=torch.int64)
+                rows.append(numbers.view(torch.uint8).to(world.device, non_blocking=True))
+                width = 8 * len(mine[rank].lengths)
+                sizes.append([0 if to == rank else width for to in range(world.size)])
+            wait = world.swap(rows, sizes, sizes, ("lengths", *slot))
+            yield wait
+            for worker, (by_source, rank) in enumerate(zip(wait.rows, own, strict=True)):
+                like = pieces[worker][rank]
+                comes[worker] = [
+                    like if source == rank else like.announced(row.cpu().numpy().view(np.int64))[0]
+                    for source, row in enumerate(by_source)
+                ]
+        rows = []
+        for mine, rank in zip(pieces, own, strict=True):
+            parts = [wire(one) for to, one in enumerate(mine) if to != rank]
+            empty = torch.empty(0, dtype=torch.uint8, device=world.device)
+            rows.append(torch.cat(parts) if parts else empty)
+        to_each, from_each = (
+            [
+                [0 if at == rank else num_wire_bytes(one) for at, one in enumerate(of_worker)]
+                for of_worker, rank in zip(of_all, own, strict=True)
+            ]
+            for of_all in (pieces, comes)
+        )
+        floats = sum(one.num_floats for at, one in enumerate(pieces[0]) if at != world.rank)
+        wait = world.swap(rows, to_each, from_each, ("shards", *slot), floats)
+        yield wait
+        return [
+            [
+                pieces[worker][rank] if source == rank else read(like, row)
+                for source, (like, row) in enumerate(
+                    zip(comes[worker], wait.rows[worker], strict=True)
+                )
+            ]
+            for worker, rank in enumerate(own)
+        ]
+
+    def _gathered(
+        self,
+        averages: Sequence[BatchPayload],
+        layouts: Sequence[BatchPayload],
+        world: World,
+        context: Context,
+    ) -> Generator[Wait, None, list[Any]]:
+        """The averages of all owners, filled up to the longest."""
+        longest = max(map(num_wire_bytes, layouts))
+        rows = []
+        for worker, payload in enumerate(averages):
+            row = wire(payload)
+            if row.numel() < longest:
+                filled = context.at(worker).scratch("filled", longest, torch.uint8, row.device)
+                filled[: row.numel()] = row
+                row = filled
+            rows.append(row)
+        slot = ("averages", context.slot, context.path, context.name)
+        wait = world.gather(rows, slot, averages[0].num_floats)
+        yield wait
+        return [read(like, row) for like, row in zip(layouts, wait.rows, strict=True)]
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         workers = context.world_size
@@ -200,6 +350,21 @@ def compressed(
 
 Stretches = tuple[tuple[int, ...], tuple[int, ...]]
 """Where a stretch of each tensor begins and ends."""
+
+
+@cached()
+def _stretches_of(
+    method: Hashable, names: tuple[str, ...], sizes: tuple[int, ...], workers: int
+) -> tuple[Stretches, ...]:
+    """Where the shards of each rank lie."""
+    shards = [Shards.of(method, n, name, workers) for n, name in zip(sizes, names, strict=True)]
+    return tuple([_stretches(shards, rank) for rank in range(workers)])
+
+
+@cached()
+def _shards_of(names: tuple[str, ...], rank: int, workers: int) -> tuple[int, ...]:
+    """The shard of each tensor that a rank owns."""
+    return tuple([Shards.of(None, 0, name, workers).owned_by(rank) for name in names])
 
 
 def _stretches(shards: Sequence[Shards], rank: int) -> Stretches:

@@ -69,9 +69,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, one_of, within
@@ -80,9 +81,14 @@ from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, Numbers, narrow
 from dgc_repro.kernel.chosen import Selections
+from dgc_repro.kernel.segments import numbers_of
 from dgc_repro.kernel.thresholds import Mask, Moments, Reals, each
 from dgc_repro.payload.requests import Exchange, Outcome
 
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
+
+STATE = ("stages", "direction", "change", "hold", "sent", "steps", "last")
 FITS = ("exponential", "gamma", "pareto")
 Stages = Annotated[int, within(1, 64)]  # 64 stages that pass a half each leave nothing to send
 FIRST_SHARE = 0.25  # what the first of several stages passes
@@ -104,6 +110,25 @@ class SIDCo(DensitySparsifier):
     stages: Annotated[Stages | None, "null to adapt them to what is sent"] = None
     ragged = True
     refines = False  # a fit of survivors, which begin at a threshold, would take them to begin at 0
+
+    def setup(self, like: Batch, world: World) -> None:
+        first = self.init(torch.empty(0))
+        for label, value in first.items():
+            each = [numbers_of(like.names) for _ in range(world.local)]
+            for one in each:
+                one.flat.fill_(value)
+            self.keep(label, each)
+
+    def encode(self, x: Batch, context: Context) -> Any:
+        adapted = {label: self.kept(label, x.names)[context.slot[-1]] for label in STATE}
+        stages = np.array([int(own) for own in adapted["stages"].tensors])
+        chosen = mark_finite(x, self._in_stages(x, x.sizes, stages, context))
+        for place, (count, n) in enumerate(zip(chosen.counts, x.sizes, strict=True)):
+            before = {label: one.tensors[place].item() for label, one in adapted.items()}
+            whole = {label: v if label == "last" else int(v) for label, v in before.items()}
+            for label, value in self._adapted(whole, count, n).items():
+                adapted[label].tensors[place].fill_(value)
+        return self.payload_of(x.names, chosen, context)
 
     def init(self, tensor: Tensor) -> State:
         first = self._first_stages()

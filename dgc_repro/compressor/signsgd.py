@@ -22,6 +22,7 @@ The answer has the size of a sign, not of a gradient: the learning rate must be 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.encoding import Quantizer, signs_of
@@ -37,6 +38,9 @@ class SignSGD(Quantizer):
 
     expands = True  # signs have no magnitude
     gather_only = True  # a residual added to votes would be another method
+
+    def combine(self, payloads: Sequence[Any], out: Batch) -> None:
+        vote(payloads, out)
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         own = self.encode_batch(batch, context)

@@ -12,12 +12,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
+from dgc_repro.compressor.gathering import average, gathered, gathered_ragged
 from dgc_repro.compressor.interface import Context, Measured, State
+from dgc_repro.compressor.method import Method, Step
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch
@@ -28,6 +30,9 @@ from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.payload import Sparse
 from dgc_repro.payload.requests import Exchange, Gather, GatherRagged, Later, Outcome
 from dgc_repro.payload.sparse import CODINGS, PLAIN
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 DENSITY = 0.01  # where neither density nor factor is given
 Density = Annotated[Share, "0.01 sends 1 %"]
@@ -173,15 +178,35 @@ def refine_all(
     return Selections.of([sparsifier.refine(x, context.of(i, name)) for i, (name, x) in each])
 
 
-class Selecting(Measured):
+class Selecting(Measured, Method):
     """A method that is its `select`. ``ragged``: as of `Sparsifier`."""
 
     needs: ClassVar[tuple[str, ...]] = ("select", "ragged")
+    sends_selected: ClassVar[bool] = True  # of what a ladder has chosen
 
     @property
     def needs_feedback(self) -> bool:
         """See compressor/nesting.py."""
         return True
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = [self.encode(x, context.at(worker)) for worker, x in enumerate(xs)]
+        return (yield from self.send(sent, out, world, context))
+
+    def encode(self, x: Batch, context: Context) -> Any:
+        """What this worker sends."""
+        return self.payload_of(x.names, select_all(self, x, context), context)
+
+    def payload_of(self, names: tuple[str, ...], chosen: Selections, context: Context) -> Any:
+        """The payload of what was selected."""
+        return coded(self, names, Selections.of(chosen), context)
+
+    def send(self, sent: Sequence[Any], out: Batch, world: World, context: Context) -> Step:
+        """Average what the workers hosted here and all others send."""
+        ragged: bool = self.ragged  # type: ignore[attr-defined]
+        every = yield from (gathered_ragged if ragged else gathered)(sent, world, context)
+        average(every, out)
+        return sent
 
     def init(self, tensor: Tensor) -> State:
         return {}

@@ -26,19 +26,24 @@ Letters: n = values, s = scale, c = clip.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.encoding import Quantizer, counts, encode, layouts_of, of_filled
+from dgc_repro.compressor.gathering import average, gathered
 from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.method import Step
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import Codes
 from dgc_repro.payload.requests import Exchange, Gather, Max, Outcome
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import World
 
 BITS = 2
 Deviations = Annotated[float, within(above=0, name="a number of standard deviations")]
@@ -56,6 +61,16 @@ class TernGrad(Quantizer):
     def gather_only(self) -> bool:
         """A shared scale is agreed on before anything is encoded, and of the whole tensor."""
         return self.shared_scale
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        scales = [self.scales(x) for x in xs]
+        if self.shared_scale:
+            yield world.largest(scales)
+            scales = [scales[0]] * len(xs)
+        each = enumerate(zip(xs, scales, strict=True))
+        sent = [_encode(x, own, context.at(worker)) for worker, (x, own) in each]
+        average((yield from gathered(sent, world, context)), out)
+        return sent
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         scales = self.scales(batch)

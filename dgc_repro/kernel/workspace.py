@@ -6,7 +6,7 @@ can be thrown away between steps, and no checkpoint contains it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +23,12 @@ class Workspace:
     """The buffers of one worker, by name."""
 
     def __init__(self) -> None:
-        self._scratch: dict[tuple[str, ...], Tensor] = {}
+        self._scratch: dict[Hashable, Tensor] = {}
         self._spares: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
         self.shaped: dict[tuple[str, ...], Any] = {}  # views of buffers (exchange/drive.py)
         self._lists: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
 
-    def scratch(
-        self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def scratch(self, key: Hashable, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A 1-d buffer of ``size`` elements whose content is undefined. One of bytes holds zeros, or what an
         earlier step has left in it: bytes travel with gaps that nobody writes (exchange/packing.py), and what
         lay in the process's memory must not be sent in them."""

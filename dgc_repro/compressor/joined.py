@@ -1,0 +1,56 @@
+"""All tensors of a model in one vector (``exchange.unit=model``)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from dgc_repro.compressor.method import Method, Step, Wrapper
+from dgc_repro.errors import UserError
+from dgc_repro.kernel.batch import Batch
+
+if TYPE_CHECKING:
+    from dgc_repro.compressor.interface import Context
+    from dgc_repro.exchange.world import World
+
+MODEL = "model"  # the name of the vector
+
+
+@dataclass(frozen=True)
+class Joined(Wrapper):
+    """A method that sees one vector: the tensors one after another, in the order of registration, and of the
+    widest type."""
+
+    inner: Method
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return bool(self.inner.exact)
+
+    def setup(self, like: Batch, world: World) -> None:
+        vars(self)["names"] = like.names
+        self.inner.setup(Batch((MODEL,), [torch.zeros(sum(like.sizes), device=like.device)]), world)
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        if out.names != vars(self)["names"]:
+            absent = min({*vars(self)["names"]} - {*out.names})
+            raise UserError(
+                f"exchange.unit: model joins all gradients into one vector, and {absent} has received none "
+                "on any rank; use exchange.unit=layer"
+            )
+        size, device = sum(out.sizes), out.device
+        dtype = functools.reduce(torch.promote_types, {tensor.dtype for tensor in out.tensors})
+        whole = []
+        for worker, x in enumerate(xs):
+            flat = context.at(worker).scratch("model", size, dtype, device)
+            parts = [tensor.reshape(-1) for tensor in x.tensors]
+            whole.append(Batch((MODEL,), [torch.cat(parts, out=flat)]))
+        mean = context.scratch("model mean", size, dtype, device)
+        sent = yield from self.inner.step(whole, Batch((MODEL,), [mean]), world, context)
+        pieces = zip(mean.split(out.sizes), out.tensors, strict=True)
+        torch._foreach_copy_(list(out.tensors), [piece.view(t.shape) for piece, t in pieces])
+        return sent

@@ -1,0 +1,325 @@
+"""The exchange of a model's gradients: groups of parameters, as an optimizer has them, each with a method.
+
+The steps of all groups begin before any is waited for (`Running`). States change in place, so that ranks
+agree first: `run` is called where all gradients of all ranks are finite. Where gradients travel before all
+are known (buckets of DDP, units of FSDP), `keep` copies the states before the first part, and `undo` puts them
+back.
+
+Methods get contiguous float32 tensors. A channels-last weight [O, I, H, W] is handed over as the [O, H, W, I]
+that it is in memory, without a copy; a complex one as its real view, real and imaginary parts side by side.
+Gradients of other types are converted to float32 once. Only a tensor that goes uncompressed is averaged in
+its own type, as DDP does. Everything is keyed by the name of a parameter: DDP cuts its buckets anew after the
+first step.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.interface import Context, FitsModel, nested
+from dgc_repro.compressor.joined import MODEL, Joined
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.per_layer import PerLayer, Rest
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.world import Wait, World
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
+from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.policy.interface import Plan
+
+Gradients = Mapping[str, Tensor]
+"""Of one worker, by the names of parameters, contiguous (`in_memory_order`)."""
+Chooser = Callable[[Tensor], int]
+"""From the energies that all workers share to the rung of a `Ladder`: f32[3 or 6]."""
+
+
+@dataclass
+class Group:
+    """Parameters that one method serves."""
+
+    names: tuple[str, ...]
+    method: Method
+
+    @property
+    def exact(self) -> bool:
+        """Whether tensors travel in their own type."""
+        return self.method.exact
+
+
+class Running:
+    """The steps of all groups for one set of gradients. All have begun."""
+
+    def __init__(self, steps: Sequence[Step], world: World) -> None:
+        self._world = world
+        self._live: list[tuple[Step, Wait]] = []
+        with world.clock.span("compress"):
+            for step in steps:
+                _advance(step, self._live)
+        world.begin()
+
+    def finish(self) -> None:
+        """Serve all collectives. The means are where `Exchange.run` says."""
+        while self._live:
+            following: list[tuple[Step, Wait]] = []
+            for step, wait in self._live:
+                wait()
+                with self._world.clock.span("decompress") as span:
+                    _advance(step, following)
+                    if following:
+                        span.name = "compress"
+            self._world.begin()
+            self._live = following
+
+
+def _advance(step: Step, live: list[tuple[Step, Wait]]) -> None:
+    """Resume a step, and note what it waits for."""
+    try:
+        live.append((step, next(step)))
+    except StopIteration:
+        return
+
+
+class Exchange:
+    """The methods of a model and their states, for the workers hosted here.
+
+    ``step``: of the run, for random numbers. ``learning_rate``: of the step that comes next. ``choose``: a
+    policy's answer to energies; ``told``: energies that all workers share of the parts of a step, where the
+    plan measures them although its rung is known."""
+
+    def __init__(
+        self,
+        compressor: Any,
+        parameters: Mapping[str, Tensor],
+        world: World,
+        *,
+        seed: int = 0,
+        unit: str = "layer",
+        choose: Chooser | None = None,
+    ) -> None:
+        """``parameters``: in the order of registration, the same on all ranks. ``unit``: ``layer`` for each
+        tensor by itself, ``model`` for everything in one vector."""
+        self.world, self.seed, self.choose = world, seed, choose
+        self.step, self.learning_rate = 0, 1.0
+        self.told: list[Tensor] = []
+        self.parameters = {name: in_memory_order(p.detach()) for name, p in parameters.items()}
+        self.names = tuple(self.parameters)
+        self._check_fits(compressor, unit)
+        self.groups = []
+        for names, nest in groups_of(compressor, self.parameters, unit):
+            like = Batch(names, [self.parameters[name] for name in names])
+            method = copy.deepcopy(nest)
+            method.setup(like, world)
+            self.groups.append(Group(names, method))
+        self._buffers = Workspace()
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        # Gradients of other types and their means in float32.
+        self._narrow: list[tuple[Group, tuple[str, ...], list[Tensor], list[Tensor]]] = []
+
+    def run(self, gradients: Sequence[Gradients], plan: Plan, part: int = 0) -> Running:
+        """Begin to exchange the gradients of each worker hosted here, all of the model's or some (``part``
+        tells those apart that are under way at once). The means end in the first worker's, when the running
+        steps have been finished and `put` is called."""
+        steps = []
+        whole = len(gradients[0]) == len(self.names)
+        norms = functools.cache(lambda: [_norm(list(own.values())) for own in gradients])
+        for number, group in enumerate(self.groups):
+            names = group.names
+            if not whole:
+                names = tuple([name for name in names if name in gradients[0]])
+            if not names:
+                continue
+            given = [[own[name] for name in names] for own in gradients]
+            slot = (number, part)
+            xs = [
+                Batch(names, self._wide(worker, slot, group, names, tensors))
+                for worker, tensors in enumerate(given)
+            ]
+            context = Context(
+                name="",
+                step=self.step,
+                seed=self.seed,
+                rank=self.world.rank,
+                world_size=self.world.size,
+                rung=plan.rung,
+                candidates=plan.candidates,
+                workspace=self._buffers,
+                learning_rate=self.learning_rate,
+                plan=plan,
+                slot=slot,
+                norms=norms,
+                raw=[kernels.energies(x) for x in xs] if plan.norms else (),
+                choose=self.choose,
+                tell=self.told.append,
+            )
+            steps.append(group.method.step(xs, xs[0], self.world, context))
+        return Running(steps, self.world)
+
+    def put(self, *, owe: bool = False) -> None:
+        """Write means that were computed in float32 into gradients of other types. ``owe``: what a narrower
+        type rounds off is added to the residuals, where there are any: shards that FSDP has in bfloat16."""
+        for group, names, narrow, wide in self._narrow:
+            torch._foreach_copy_(narrow, wide)
+            residual = _residual(group.method, 0) if owe else None
+            if residual is not None:
+                rests = [mean - rounded for mean, rounded in zip(wide, narrow, strict=True)]
+                torch._foreach_add_(list(residual.of(names).tensors), rests)
+        self._narrow.clear()
+
+    def keep(self) -> None:
+        """Copy all states, before the first part of a step that may be undone."""
+        if not self._kept:
+            self._kept = [(flat, torch.empty_like(flat)) for flat in self._flats()]
+        for flat, before in self._kept:
+            before.copy_(flat)
+
+    def undo(self, names: Collection[str] | None = None) -> None:
+        """Put the states back: the step has not happened. ``names``: of these parameters alone."""
+        if names is None:
+            for flat, before in self._kept:
+                flat.copy_(before)
+            return
+        copies = {flat.data_ptr(): before for flat, before in self._kept}
+        for state in self._states() if names else ():
+            if not state.flat.numel():
+                continue
+            before = copies[state.flat.data_ptr()].split(list(state.sizes))
+            for name in state.places.keys() & set(names):
+                place = state.places[name]
+                state.tensors[place].view(-1).copy_(before[place])
+
+    def states(self, worker: int = 0) -> dict[str, dict[str, Tensor]]:
+        """The states of a worker hosted here: by label, then by parameter."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for group in self.groups:
+            for label, state in group.method.states(worker).items():
+                pairs = zip(state.names, state.tensors, strict=True)
+                found.setdefault(label, {}).update(pairs)
+        return found
+
+    def state_bytes(self) -> int:
+        """Bytes that one worker's methods keep between steps."""
+        return sum(t.nbytes for of_label in self.states().values() for t in of_label.values())
+
+    def _states(self) -> list[Segments]:
+        """All states of all workers hosted here."""
+        return [
+            state
+            for group in self.groups
+            for worker in range(self.world.local)
+            for state in group.method.states(worker).values()
+        ]
+
+    def _flats(self) -> list[Tensor]:
+        """The vectors in which all states lie, each once."""
+        flats = {state.flat.data_ptr(): state.flat for state in self._states()}
+        return [flat for flat in flats.values() if flat.numel()]
+
+    def _wide(
+        self,
+        worker: int,
+        slot: tuple[int, int],
+        group: Group,
+        names: tuple[str, ...],
+        tensors: list[Tensor],
+    ) -> list[Tensor]:
+        """The gradients in float32, unless the method takes them as they are."""
+        others = [tensor for tensor in tensors if tensor.dtype != torch.float32]
+        if group.exact or not others:
+            return tensors
+        sizes = [tensor.numel() for tensor in others]
+        key = ("float32", worker, slot)
+        flat = self._buffers.scratch(key, sum(sizes), torch.float32, others[0].device)
+        pieces = zip(flat.split(sizes), others, strict=True)
+        wide = [piece.view(tensor.shape) for piece, tensor in pieces]
+        torch._foreach_copy_(wide, others)
+        if worker == 0:
+            pairs = zip(names, tensors, strict=True)
+            theirs = tuple([name for name, t in pairs if t.dtype != torch.float32])
+            self._narrow.append((group, theirs, others, wide))
+        each = iter(wide)
+        return [tensor if tensor.dtype == torch.float32 else next(each) for tensor in tensors]
+
+    def _check_fits(self, compressor: Any, unit: str) -> None:
+        """Raise UserError where a method does not suit these tensors."""
+        shapes = [tensor.shape for tensor in self.parameters.values()]
+        if unit == MODEL:
+            shapes = [torch.Size([sum(shape.numel() for shape in shapes)])]
+        for part in nested(compressor):
+            if isinstance(part, FitsModel):
+                try:
+                    part.check_fits(shapes)
+                except ValueError as error:
+                    raise UserError(f"compressor.{error}") from error
+
+
+def groups_of(
+    compressor: Any, parameters: Mapping[str, Tensor], unit: str
+) -> list[tuple[tuple[str, ...], Any]]:
+    """The names of each group of parameters, and its method. A `PerLayer` in the nest makes two groups: of
+    what it exempts, and of the rest."""
+    names = tuple(parameters)
+    if unit == MODEL:
+        return [(names, Joined(compressor))]
+    per_layer = next((part for part in nested(compressor) if isinstance(part, PerLayer)), None)
+    if per_layer is None:
+        return [(names, compressor)]
+    exempt = tuple([name for name, p in parameters.items() if per_layer.exempt(p, name)])
+    rest = tuple([name for name in names if name not in set(exempt)])
+    groups = [
+        (exempt, _without_choice(compressor, exempt=True)),
+        (rest, _without_choice(compressor, exempt=False)),
+    ]
+    return [group for group in groups if group[0]]
+
+
+def _without_choice(nest: Any, *, exempt: bool) -> Any:
+    """A nest for tensors that its `PerLayer` treats alike."""
+    if isinstance(nest, PerLayer):
+        return Dense() if exempt else Rest(_without_choice(nest.inner, exempt=exempt))
+    own = copy.copy(nest)
+    if isinstance(nest, Ladder):
+        vars(own)["rungs"] = tuple(_without_choice(rung, exempt=exempt) for rung in nest.rungs)
+    elif hasattr(nest, "inner"):
+        vars(own)["inner"] = _without_choice(nest.inner, exempt=exempt)
+    return own
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """A contiguous real view of a dense tensor, dimensions ordered as they lie in memory; else a copy.
+
+    Complex [..., n] becomes [..., 2 n], so that a vector stays a vector."""
+    if not tensor.is_contiguous():
+        order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride()[d], d))
+        tensor = tensor.permute(order).contiguous()
+    if tensor.is_complex():
+        real = torch.view_as_real(tensor)
+        return real.flatten(-2) if tensor.dim() else real
+    return tensor
+
+
+def _residual(method: Method, worker: int) -> Segments | None:
+    """What a method owes, by parameter, if it keeps that."""
+    states = method.states(worker).items()
+    return next((state for label, state in states if label.endswith("residual")), None)
+
+
+def _norm(tensors: list[Tensor]) -> float | Tensor:
+    """||g|| of a whole gradient. On a CPU in f64 only where f32 overflows: 10 times the cost."""
+    if tensors[0].device.type != "cpu":
+        names = ("",) * len(tensors)
+        return kernels.energies(Batch(names, tensors)).sum().sqrt()
+    norm = float(torch.stack(torch._foreach_norm(tensors)).double().norm())
+    if math.isfinite(norm):
+        return norm
+    return float(torch.stack(torch._foreach_norm(tensors, 2, torch.float64)).norm())

@@ -1,0 +1,412 @@
+"""Where an exchange takes the gradients of a step, and how all ranks agree that the step happens.
+
+*After backward* (`AfterBackward`): every worker hosted here hands over its whole gradient. The ranks agree
+first: nothing has been sent and no state has changed where some gradient is not finite. (A GPU would stand idle
+while the host waits for the answer. There everything is sent first, and undone where the answer is no.)
+
+*Per bucket* (`PerBucket`): each bucket of DDP's is exchanged as backward fills it. Its first collectives begin
+in DDP's hook; whatever else the buckets ask follows when the last one has come, one bucket after another, in
+one order on all ranks. Agreement comes last, and a step that does not happen is undone.
+
+Parameters without a gradient. Where a parameter has one on some ranks only, the others count as zeros. Where
+no rank has one, the parameter is *absent*: it is not exchanged, its state does not change, and a policy's
+energies do not count it. The ranks agree on the absent parameters with a bitmap, which travels only in steps
+in which some rank lacks other parameters than in its last step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.exchange import Exchange, Running, in_memory_order
+from dgc_repro.exchange.world import World
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.policy.interface import Plan
+
+Parameters = Mapping[str, nn.Parameter]
+CHANGED = 2.0**-20
+"""What a rank adds to the first signal where it lacks other parameters than in its last step. The whole
+part of the sum counts ranks with a gradient that is not finite, the fraction those that have changed: one
+number for both, so that an ordinary step sends no more bytes for it."""
+SEND_FIRST = frozenset({"cuda"})
+"""Types of devices on which everything is sent before the ranks have agreed."""
+
+
+class HasScale(Protocol):
+    """What is needed of a GradScaler."""
+
+    def get_scale(self) -> float: ...
+
+
+class Junction:
+    """``missing``: parameters that lacked a gradient at all workers hosted here in the last step; ``absent``:
+    on all ranks. ``bad``: of each worker hosted here a gradient of this step that is not finite, where one is
+    known. ``everybody``: who agrees, where that is more than the exchange's world."""
+
+    overlaps = False
+
+    def __init__(
+        self, exchange: Exchange, parameters: Parameters, everybody: World | None = None
+    ) -> None:
+        self.exchange, self.parameters = exchange, parameters
+        self.everybody = everybody or exchange.world
+        self.missing: frozenset[str] = frozenset()
+        self.absent: frozenset[str] = frozenset()
+        self.bad: list[str | None] = []
+        self.plan = Plan(None)
+
+    def begin(self, plan: Plan) -> None:
+        """Announce the plan of the coming step."""
+        self.plan = plan
+
+    def open(self, names: Collection[str] | None = None) -> str | None:
+        """Backward of the next worker hosted here is over. ``names``: of the parameters whose gradients count
+        (default: all). Returns the name of one that is not finite, where that is known."""
+        raise NotImplementedError
+
+    def settle(
+        self, numbers: Sequence[float | Tensor], *, finite: bool
+    ) -> tuple[bool, list[float]]:
+        """Agree on the step whose gradients were opened, and exchange them or leave all as it was. ``numbers``:
+        of this process, f64[] on the device where they are tensors. ``finite``: whether all gradients here are,
+        as far as it is known. Returns whether the step has happened, and the sums of ``numbers`` over
+        processes. The means are in ``param.grad``."""
+        raise NotImplementedError
+
+    def agreeing(
+        self,
+        numbers: Sequence[float | Tensor],
+        missing: frozenset[str],
+        *,
+        finite: bool,
+        doubt: Tensor | None = None,
+    ) -> Callable[[], tuple[bool, list[float]]]:
+        """Begin to agree. What is returned waits, and sets ``absent``. ``doubt``: 1 where gradients on a GPU
+        are not finite, else 0: f64[]."""
+        world, changed = self.everybody, missing != self.missing
+        self.missing = missing
+        signal = _on_device([(not finite) + CHANGED * changed, *numbers], world.device)
+        if doubt is not None:
+            signal[0] += doubt
+        get = world.sharing(signal)
+
+        def read() -> tuple[bool, list[float]]:
+            flags, *sums = get()
+            num_bad, some_changed = divmod(flags, 1)
+            if some_changed:
+                names = self.exchange.names
+                has = world.share(torch.tensor([name not in missing for name in names]))
+                pairs = zip(names, has, strict=True)
+                self.absent = frozenset(name for name, count in pairs if not count)
+            return not num_bad, sums
+
+        return read
+
+    def named(self) -> list[str | None]:
+        """Of each worker hosted here, a gradient of the last step that was not finite."""
+        return self.bad
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class AfterBackward(Junction):
+    """The exchange of all gradients at once, when backward is over."""
+
+    def __init__(
+        self, exchange: Exchange, parameters: Parameters, everybody: World | None = None
+    ) -> None:
+        super().__init__(exchange, parameters, everybody)
+        self._given: list[dict[str, Tensor]] = []  # of each worker, in memory order
+        self._first: dict[str, Tensor] = {}  # the first worker's, as they were
+        self._names: tuple[str, ...] = exchange.names  # that count in this step
+        self._under_way: Running | None = None
+        self._seen: list[tuple[int, tuple[str, ...], Tensor]] = []
+
+    def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
+        """Backward has filled a bucket of DDP's: it stays as it is."""
+        future.set_result(bucket.buffer())
+
+    def open(self, names: Collection[str] | None = None) -> str | None:
+        is_first = not self._given
+        if is_first:
+            self.bad, self._first = [], {}
+            self._names = self.exchange.names if names is None else tuple(names)
+        found: dict[str, Tensor] = {}
+        for name in self._names:
+            parameter = self.parameters[name]
+            gradient = parameter.grad
+            if gradient is None or not parameter.requires_grad:
+                continue
+            gradient = _laid_out_like(parameter, gradient, name)
+            parameter.grad = gradient
+            if is_first:
+                self._first[name] = gradient
+            found[name] = in_memory_order(gradient)
+        self._given.append(found)
+        self.bad.append(first_non_finite(found))
+        return self.bad[-1]
+
+    def named(self) -> list[str | None]:
+        """Of each worker hosted here, a gradient of the last step that was not finite. On a GPU this waits."""
+        for worker, names, finite in self._seen:
+            flags = zip(names, finite.tolist(), strict=True)
+            self.bad[worker] = self.bad[worker] or next((n for n, ok in flags if not ok), None)
+        self._seen = []
+        return self.bad
+
+    def send(self) -> None:
+        """Begin to exchange what was opened, before the ranks agree. (Of workers in one process nothing is
+        sent, and there is nothing to gain.)"""
+        if not self.exchange.world.simulated:
+            self.exchange.keep()
+            self._under_way = self.exchange.run(self._complete(frozenset()), self.plan)
+
+    def settle(
+        self, numbers: Sequence[float | Tensor], *, finite: bool
+    ) -> tuple[bool, list[float]]:
+        exchange, given = self.exchange, self._given
+        lacks = [frozenset(self._names).difference(own) for own in given]
+        missing = frozenset.intersection(*lacks) if lacks else self.missing
+        self._seen = _seen_on_gpu(given)
+        seen = [finite_ones for _, _, finite_ones in self._seen]
+        doubt = torch.cat(seen).all().logical_not().double() if seen else None
+        chooses = self.plan.rung is None  # the policy must know first that the gradient is finite
+        on_gpu = exchange.world.device.type in SEND_FIRST
+        if on_gpu and given and self._under_way is None and not chooses and finite:
+            self.send()
+        read = self.agreeing(numbers, missing, finite=finite, doubt=doubt)
+        running, self._under_way = self._under_way, None
+        if running is not None:
+            running.finish()
+            exchange.put()
+        happens, sums = read()
+        if running is not None:
+            exchange.undo(self.absent if happens else None)
+        elif happens and given:
+            exchange.run(self._complete(self.absent), self.plan).finish()
+            exchange.put()
+        self._given = []
+        if not happens:
+            exchange.told.clear()
+            return False, sums
+        for name in self._names if given else ():
+            if name not in self.absent:
+                self.parameters[name].grad = self._first[name]
+        return True, sums
+
+    def _complete(self, absent: frozenset[str]) -> Sequence[Mapping[str, Tensor]]:
+        """The gradients of each worker, with zeros for what it lacks, and without what is absent."""
+        names = [name for name in self._names if name not in absent]
+        for name in names:
+            if name not in self._first:
+                self._first[name] = torch.zeros_like(self.parameters[name])
+        every = []
+        for worker, own in enumerate(self._given):
+            for name in names if len(own) < len(names) else ():
+                if name not in own:
+                    like = self._first[name]
+                    made = like if worker == 0 else torch.zeros_like(like)
+                    own[name] = in_memory_order(made)
+            every.append({name: own[name] for name in names})
+        return every
+
+
+class PerBucket(Junction):
+    """The exchange of each bucket while backward goes on; plans must be known before the step.
+
+    ``scale``: of the loss in the last backward: each bucket is unscaled before it is compressed, and the means
+    stay unscaled. ``pending``: whether buckets have come since the last step."""
+
+    overlaps = True
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        parameters: Parameters,
+        *,
+        leaves_some: bool = False,
+        scaler: HasScale | None = None,
+    ) -> None:
+        """``leaves_some``: whether DDP leaves the gradient of a parameter that no rank used as it was, hook
+        or not."""
+        super().__init__(exchange, parameters)
+        self.scale, self.pending, self.has_all = 1.0, False, False
+        self._scaler, self._leaves_some = scaler, leaves_some
+        self._names = {id(p): name for name, p in parameters.items()}
+        self._buckets: list[tuple[Any, torch.futures.Future[Tensor], Running | None]] = []
+        self._means: dict[str, Tensor] = {}  # in DDP's buckets
+        self._error: BaseException | None = None
+
+    @torch.no_grad()
+    def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
+        """Backward has filled a bucket of DDP's. What goes wrong is raised when backward is over: an error in
+        DDP's hook would break its next forward."""
+        running = None
+        if not self._buckets:
+            self._means.clear()
+            self.pending, self.bad = True, [None]
+            self.scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+        self.has_all = bucket.is_last()
+        try:
+            if self._error is None:
+                running = self._open(bucket)
+        except Exception as error:
+            self._error = error
+        self._buckets.append((bucket, future, running))
+        if bucket.is_last():
+            self._finish()
+
+    def open(self, names: Collection[str] | None = None) -> str | None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if not self.has_all:
+            raise UserError(
+                "exchange.overlap=true: there was no whole backward since the last step; leave the last "
+                "backward of a step outside no_sync(), and wrap a model with unused parameters in "
+                "DistributedDataParallel(..., find_unused_parameters=True)"
+            )
+        if outside := self.parameters.keys() - self._means.keys():
+            raise UserError(
+                f"model: {min(outside)} was frozen when the module was wrapped in DDP and learns now; "
+                "detach, wrap the module in DDP again, and attach"
+            )
+        self.pending = self.has_all = False
+        return self.bad[0]
+
+    def settle(
+        self, numbers: Sequence[float | Tensor], *, finite: bool
+    ) -> tuple[bool, list[float]]:
+        learn = self.parameters.items()
+        missing = frozenset(n for n, p in learn if p.grad is None or not p.requires_grad)
+        happens, sums = self.agreeing(numbers, missing, finite=finite)()
+        self.exchange.undo(self.absent if happens else None)
+        if not happens:
+            self.exchange.told.clear()
+        for name, mean in self._means.items() if happens and self._leaves_some else ():
+            gradient = self.parameters[name].grad
+            if gradient is not None and name not in self.absent:
+                put(mean, gradient)
+        self._means.clear()
+        return happens, sums
+
+    def _open(self, bucket: Any) -> Running:
+        exchange = self.exchange
+        if not self._buckets:
+            exchange.keep()
+        pairs = zip(bucket.parameters(), laid_out(bucket), strict=True)
+        # Those without a name were frozen before.
+        here = {self._names[id(p)]: gradient for p, gradient in pairs if id(p) in self._names}
+        self._means |= here
+        gradients = {name: in_memory_order(gradient) for name, gradient in here.items()}
+        if bad := first_non_finite(gradients):
+            self.bad[0] = self.bad[0] or bad
+            bucket.buffer().zero_()  # other ranks wait for a payload; the step will be undone
+        elif self.scale != 1 and here:
+            if bucket.buffer().dtype == torch.float16:
+                raise UserError(
+                    "scaler: fp16_compress_wrapper rounds to float16 what is unscaled next, so that small "
+                    "gradients are lost; use bf16_compress_wrapper, or none"
+                )
+            torch._foreach_mul_(list(here.values()), 1 / self.scale)
+        return exchange.run([gradients], self.plan, part=bucket.index() + 1)
+
+    def _finish(self) -> None:
+        """All buckets have come: serve what they ask, one after another, and let DDP go on."""
+        for _, _, running in self._buckets:
+            try:
+                if running is not None and self._error is None:
+                    running.finish()
+            except Exception as error:
+                self._error = error
+        if self._error is None:
+            self.exchange.put()
+        for bucket, future, _ in self._buckets:
+            future.set_result(bucket.buffer())
+        self._buckets = []
+
+
+def laid_out(bucket: Any) -> list[Tensor]:
+    """The gradients in a bucket of DDP's, in their parameters' layouts.
+
+    DDP fills a bucket in the parameters' memory order (channels last: [O, H, W, I]) but cuts it into
+    contiguous tensors of their logical shapes. Of complex parameters it has the real view, cut at the
+    places of the complex one."""
+    whole = bucket.buffer()
+    first = whole.storage_offset()
+    if bucket.parameters()[0].is_complex():
+        whole = torch.view_as_complex(whole.view(-1, 2))
+    found = []
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        place = whole.storage_offset() + gradient.storage_offset() - first
+        found.append(whole.as_strided(parameter.size(), parameter.stride(), place))
+    return found
+
+
+def put(mean: Tensor, gradient: Tensor) -> None:
+    """Write a mean into a gradient, unless it has been computed there."""
+    if mean.data_ptr() != gradient.data_ptr():
+        gradient.copy_(mean)
+
+
+def sparse_gradient(name: str) -> str:
+    """The refusal of a sparse gradient."""
+    return f"model: {name} has sparse gradients, which are not compressed; build its layer with sparse=False"
+
+
+def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
+    """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each."""
+    wide, others = {}, {}
+    for name, gradient in gradients.items():
+        if gradient.device.type == "cpu" and gradient.numel():
+            (wide if gradient.dtype == torch.float32 else others)[name] = gradient
+    batch = Batch(tuple(wide), list(wide.values()))
+    if not (batch.native and kernels.all_finite(batch)):
+        others = {**wide, **others}
+    return next((name for name, g in others.items() if not bool(torch.isfinite(g).all())), None)
+
+
+def _seen_on_gpu(
+    given: Sequence[Mapping[str, Tensor]],
+) -> list[tuple[int, tuple[str, ...], Tensor]]:
+    """By worker and type: names of gradients on a GPU, and whether each is finite, bool[so many]. The host
+    waits for nothing."""
+    found = []
+    for worker, own in enumerate(given):
+        by_type: dict[torch.dtype, dict[str, Tensor]] = {}
+        for name, gradient in own.items():
+            if gradient.device.type != "cpu" and gradient.numel():
+                by_type.setdefault(gradient.dtype, {})[name] = gradient
+        for same in by_type.values():
+            largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
+            found.append((worker, tuple(same), largest.isfinite()))
+    return found
+
+
+def _laid_out_like(parameter: Tensor, gradient: Tensor, name: str) -> Tensor:
+    """A gradient laid out as its parameter: states and means are. Raises UserError for a sparse one."""
+    if gradient.layout != torch.strided:
+        raise UserError(sparse_gradient(name))
+    is_plain = not gradient.is_neg() and not gradient.is_conj()
+    alike = gradient.is_contiguous() and parameter.is_contiguous()
+    if is_plain and (alike or gradient.stride() == parameter.stride()):
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
+
+
+def _on_device(numbers: Sequence[float | Tensor], device: torch.device) -> Tensor:
+    """A vector of numbers, of which the tensors are on the device already: f64[n]."""
+    known = [number for number in numbers if not isinstance(number, Tensor)]
+    here = torch.tensor(known, dtype=torch.float64).to(device, non_blocking=True)
+    if len(known) == len(numbers):
+        return here
+    rest = iter(here.unbind())
+    return torch.stack([n if isinstance(n, Tensor) else next(rest) for n in numbers])
