@@ -33,13 +33,9 @@ class Quantizer(Measured, Method):
     """A method without state that sends its coding of each tensor to everybody."""
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
-        sent = [self.encode(x, context.at(worker)) for worker, x in enumerate(xs)]
+        sent = [self.encode_batch(x, context.at(worker)) for worker, x in enumerate(xs)]
         self.combine((yield from gathered(sent, world, context)), out)
         return sent
-
-    def encode(self, x: Batch, context: Context) -> BatchPayload:
-        """What this worker sends."""
-        return self.encode_batch(x, context)
 
     def combine(self, payloads: Sequence[Any], out: Batch) -> None:
         """The answer, from what all workers have sent: their average."""

@@ -20,10 +20,8 @@ from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.kernel.cached import forget
 from dgc_repro.policy.interface import Plan, Policy, measures
@@ -32,24 +30,28 @@ CUDA = torch.device("cuda", 0)
 WORKERS = 2
 
 
-def compile_ahead(exchange: GradientExchange, policy: Policy | None = None) -> None:
+def compile_ahead(
+    compressor: Compressor,
+    parameters: Mapping[str, Tensor],
+    device: torch.device,
+    policy: Policy | None = None,
+    *,
+    unit: str = "layer",
+) -> None:
     """Compile and load all kernels that an exchange will launch on its GPU. Nothing is launched; gradients,
     states and random numbers stay as they are. On a CPU nothing happens.
 
     Warns where the list cannot be made: kernels are then compiled in the first steps."""
-    device = exchange.link.wire.device
     if device.type != "cuda" or not on_gpu(()):
         return
     from torch._subclasses.fake_tensor import FakeTensor  # a slow import
 
     from dgc_repro.kernel.gpu.compiling import announced, compiled
 
-    if any(isinstance(p, FakeTensor) for p in exchange.parameters.values()):
+    if any(isinstance(p, FakeTensor) for p in parameters.values()):
         return  # launches are counted, and there may be no GPU
     try:
-        found = variants(
-            exchange.compressor, exchange.parameters, policy, unit=exchange.unit, device=device
-        )
+        found = variants(compressor, parameters, policy, unit=unit, device=device)
     except Exception as error:
         text = f"GPU kernels will be compiled in the first steps: {type(error).__name__}: {error}"
         warnings.warn(text, stacklevel=2)
@@ -130,17 +132,13 @@ def _step(compressor: Compressor, like: Mapping[str, Tensor], plan: Plan, unit: 
     """A step of all tensors, and then one of those that have a dimension at most: where a bucket has nothing
     else, some methods take other kernels."""
     device = next(iter(like.values())).device
-    link = Link(SimulatedWire(WORKERS, device), Ledger(), Clock(torch.device("cpu")))
+    world = World(WORKERS, device=device, clock=Clock(torch.device("cpu")))
 
     def choose(energies: Tensor) -> int:
         return plan.candidates[1]
 
-    exchange = GradientExchange(compressor, like, link, unit=unit, choose=choose)
+    exchange = Exchange(compressor, like, world, unit=unit, choose=choose)
     vectors = {name: p for name, p in like.items() if p.dim() <= 1 and unit == "layer"}
     for part, some in enumerate((like, vectors) if 0 < len(vectors) < len(like) else (like,)):
-        for worker in range(WORKERS):
-            exchange.open(
-                worker, {n: torch.empty_like(p) for n, p in some.items()}, plan, part=part
-            )
-        exchange.finish(part)
-    exchange.discard()
+        given = [{n: torch.empty_like(p) for n, p in some.items()} for _ in range(WORKERS)]
+        exchange.run(given, plan, part).finish()

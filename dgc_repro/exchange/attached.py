@@ -147,7 +147,13 @@ class Attached:
         self._compared = self._failed = 0
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
-        compile_ahead(exchange, policy)
+        compile_ahead(
+            exchange.compressor,
+            exchange.parameters,
+            exchange.link.wire.device,
+            policy,
+            unit=exchange.unit,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy of a model to which this is attached, or one from a file, is a plain DDP model."""

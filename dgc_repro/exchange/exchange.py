@@ -2,8 +2,8 @@
 
 The steps of all groups begin before any is waited for (`Running`). States change in place, so that ranks
 agree first: `run` is called where all gradients of all ranks are finite. Where gradients travel before all
-are known (buckets of DDP, units of FSDP), `keep` copies the states before the first part, and `undo` puts them
-back.
+are known (buckets of DDP, units of FSDP), `keep` copies the states before the first part, and `undo` puts
+them back.
 
 Methods get contiguous float32 tensors. A channels-last weight [O, I, H, W] is handed over as the [O, H, W, I]
 that it is in memory, without a copy; a complex one as its real view, real and imaginary parts side by side.

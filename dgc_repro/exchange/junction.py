@@ -1,12 +1,12 @@
 """Where an exchange takes the gradients of a step, and how all ranks agree that the step happens.
 
 *After backward* (`AfterBackward`): every worker hosted here hands over its whole gradient. The ranks agree
-first: nothing has been sent and no state has changed where some gradient is not finite. (A GPU would stand idle
-while the host waits for the answer. There everything is sent first, and undone where the answer is no.)
+first: nothing has been sent and no state has changed where some gradient is not finite. (A GPU would stand
+idle while the host waits for the answer. There everything is sent first, and undone where the answer is no.)
 
-*Per bucket* (`PerBucket`): each bucket of DDP's is exchanged as backward fills it. Its first collectives begin
-in DDP's hook; whatever else the buckets ask follows when the last one has come, one bucket after another, in
-one order on all ranks. Agreement comes last, and a step that does not happen is undone.
+*Per bucket* (`PerBucket`): each bucket of DDP's is exchanged as backward fills it. Its first collectives
+begin in DDP's hook; whatever else the buckets ask follows when the last one has come, one bucket after
+another, in one order on all ranks. Agreement comes last, and a step that does not happen is undone.
 
 Parameters without a gradient. Where a parameter has one on some ranks only, the others count as zeros. Where
 no rank has one, the parameter is *absent*: it is not exchanged, its state does not change, and a policy's
@@ -74,10 +74,10 @@ class Junction:
     def settle(
         self, numbers: Sequence[float | Tensor], *, finite: bool
     ) -> tuple[bool, list[float]]:
-        """Agree on the step whose gradients were opened, and exchange them or leave all as it was. ``numbers``:
-        of this process, f64[] on the device where they are tensors. ``finite``: whether all gradients here are,
-        as far as it is known. Returns whether the step has happened, and the sums of ``numbers`` over
-        processes. The means are in ``param.grad``."""
+        """Agree on the step whose gradients were opened, and exchange them or leave all as it was.
+        ``numbers``: of this process, f64[] on the device where they are tensors. ``finite``: whether all
+        gradients here are, as far as it is known. Returns whether the step has happened, and the sums of
+        ``numbers`` over processes. The means are in ``param.grad``."""
         raise NotImplementedError
 
     def agreeing(
@@ -108,6 +108,9 @@ class Junction:
             return not num_bad, sums
 
         return read
+
+    def send(self) -> None:
+        """Begin to exchange what was opened, before the ranks agree, where that gains anything."""
 
     def named(self) -> list[str | None]:
         """Of each worker hosted here, a gradient of the last step that was not finite."""
@@ -155,7 +158,7 @@ class AfterBackward(Junction):
         return self.bad[-1]
 
     def named(self) -> list[str | None]:
-        """Of each worker hosted here, a gradient of the last step that was not finite. On a GPU this waits."""
+        """Of each worker hosted here, a gradient of the last step that was not finite. A GPU waits."""
         for worker, names, finite in self._seen:
             flags = zip(names, finite.tolist(), strict=True)
             self.bad[worker] = self.bad[worker] or next((n for n, ok in flags if not ok), None)
@@ -222,8 +225,8 @@ class AfterBackward(Junction):
 class PerBucket(Junction):
     """The exchange of each bucket while backward goes on; plans must be known before the step.
 
-    ``scale``: of the loss in the last backward: each bucket is unscaled before it is compressed, and the means
-    stay unscaled. ``pending``: whether buckets have come since the last step."""
+    ``scale``: of the loss in the last backward: each bucket is unscaled before it is compressed, and the
+    means stay unscaled. ``pending``: whether buckets have come since the last step."""
 
     overlaps = True
 
@@ -364,7 +367,8 @@ def sparse_gradient(name: str) -> str:
 
 def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
     """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each."""
-    wide, others = {}, {}
+    wide: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
     for name, gradient in gradients.items():
         if gradient.device.type == "cpu" and gradient.numel():
             (wide if gradient.dtype == torch.float32 else others)[name] = gradient

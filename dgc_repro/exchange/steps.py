@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.errors import UserError
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import Junction, Parameters
 from dgc_repro.exchange.sketch import common_square, sketch
@@ -23,6 +25,7 @@ from dgc_repro.exchange.step import PolicyInputs, PolicyProgress
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
+
 
 @dataclass(kw_only=True)
 class Steps:
@@ -194,6 +197,19 @@ class Steps:
             else:  # in float32 at least
                 wide = torch.promote_types(gradient.dtype, torch.float32)
                 sums[name] = gradient.to(wide, copy=True)
+
+
+def refuse_non_finite(
+    world: World, names: Sequence[str | None], step: int, key: str, fix: str
+) -> NoReturn:
+    """Raise on all ranks one line that names the ranks and tensors with a non-finite gradient.
+
+    ``step`` counts from 1. ``names``: a tensor, or None, for each worker hosted here. The line begins with
+    ``key`` and ends with ``fix``."""
+    ours = [f"rank {world.rank + i}: {name}" for i, name in enumerate(names) if name]
+    said = dict.fromkeys(world.tell(", ".join(ours)))  # simulated workers say the same
+    where = ", ".join(text for text in said if text)
+    raise UserError(f"{key}: the gradient is not finite at step {step} ({where}); {fix}")
 
 
 def copy_all(to: Sequence[Tensor], given: Sequence[Tensor]) -> None:

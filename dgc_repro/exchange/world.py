@@ -203,12 +203,15 @@ class World:
 
     # What the exchange and the trainer ask for.
 
-    def share(self, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
-        """The sums over processes of float64 numbers. On a GPU the process waits for the device, once."""
+    def share(
+        self, numbers: Sequence[float] | Tensor, purpose: str | None = "signal"
+    ) -> list[float]:
+        """The sums over processes of float64 numbers, not counted where ``purpose`` is None. On a GPU the
+        process waits for the device, once."""
         return self.sharing(numbers, purpose)()
 
     def sharing(
-        self, numbers: Sequence[float] | Tensor, purpose: str = "signal"
+        self, numbers: Sequence[float] | Tensor, purpose: str | None = "signal"
     ) -> Callable[[], list[float]]:
         """Begin `share`. What is returned waits for the sums, and not for what was begun in between."""
         flat = torch.as_tensor(numbers, dtype=torch.float64).to(self.device, non_blocking=True)
@@ -216,10 +219,11 @@ class World:
         get = fetched(flat)
         return lambda: list(get().tolist())
 
-    def reduce_(self, how: str, flat: Tensor, purpose: str) -> None:
+    def reduce_(self, how: str, flat: Tensor, purpose: str | None) -> None:
         """Overwrite with the `SUM` or `MAX` over processes, or with rank 0's (`BROADCAST`)."""
         collective = BROADCAST if how == BROADCAST else "allreduce"
-        self._count(purpose, collective, flat.nbytes)
+        if purpose is not None:
+            self._count(purpose, collective, flat.nbytes)
         if self.simulated:
             return
         with asking(f"{collective} of {purpose} ({flat.nbytes} bytes)", self.clock, is_timed=True):

@@ -15,20 +15,10 @@ from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ahead import compile_ahead
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import (
-    AfterBackward,
-    Junction,
-    exchange_group,
-    hook_of,
-    junction_of,
-    wrap,
-)
-from dgc_repro.exchange.gradients import GradientExchange, tensors_of
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link, Wire
+from dgc_repro.exchange.ddp import hook_of, wrap
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.junction import AfterBackward, Junction, PerBucket
+from dgc_repro.exchange.world import World
 from dgc_repro.launch import rules
 from dgc_repro.launch.components import build_compressor, component
 from dgc_repro.launch.devices import computed_precision, emulated_bf16
@@ -36,6 +26,7 @@ from dgc_repro.launch.environment import shortage
 from dgc_repro.launch.networks import modelled
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.sam import SAM
+from dgc_repro.policy.interface import Plan
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.local_steps import LocalSteps, outer_optimizer
@@ -69,15 +60,16 @@ def build_run(
     done.
     """
     c = rules.Setup(config)
-    settings, seed, timeout = c.train, config["seed"], c.launch.timeout_seconds
+    settings, seed = c.train, config["seed"]
     settings = replace(settings, precision=computed_precision(settings.precision, device))
-    wire: Wire
-    if c.simulated:
-        wire = SimulatedWire(c.workers, device)
-    else:
-        wire = ProcessGroupWire(device, exchange_group(timeout) if c.overlap else None)
+    progress = Progress(policy=c.policy.init())
+    world = World(
+        c.workers if c.simulated else None,
+        device=device,
+        cost=modelled(config, lambda: progress.step),
+    )
     task = _task(c.dataset.load().to(device), settings, seed)
-    steps = task.steps_per_epoch(wire.world_size)
+    steps = task.steps_per_epoch(world.size)
     rules.refuse_long_rounds(settings, steps)
     refuse_classes(config, task, c.stopping)
     torch.manual_seed(seed)
@@ -87,12 +79,9 @@ def build_run(
         settings = replace(settings, channels_last=False)
         task = _task(task.splits, settings, seed)
     # What one step of the optimizer learns from: local steps are each worker's own.
-    optimizer_batch = settings.step_size * (1 if c.has_local_steps else wire.world_size)
-    progress = Progress(policy=c.policy.init())
+    optimizer_batch = settings.step_size * (1 if c.has_local_steps else world.size)
     if settings.precision == "fp16":
-        progress.loss_scales = [LossScale() for _ in range(wire.local_workers)]
-    cost = modelled(config, lambda: progress.step)
-    link = Link(wire, Ledger(), Clock(device), check=c.exchange.check, cost=cost)
+        progress.loss_scales = [LossScale() for _ in range(world.local)]
     ready(task.splits)
 
     def trained(module: nn.Module) -> Trained:
@@ -101,8 +90,8 @@ def build_run(
         named = dict(module.named_parameters())
         compressor = build_compressor(config, c.policy, module)
         parameters = {name: p for name, p in named.items() if p.requires_grad}
-        exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=c.exchange.unit)
-        compile_ahead(exchange, c.policy)
+        exchange = Exchange(compressor, parameters, world, seed=seed, unit=c.exchange.unit)
+        compile_ahead(compressor, exchange.parameters, device, c.policy, unit=c.exchange.unit)
         junction: Junction
         forward: Any = module if c.simulated else wrap(module, device)
         if c.simulated:
@@ -110,22 +99,26 @@ def build_run(
         else:
             hook = hook_of(forward, c.overlap)
             scale = next(iter(progress.loss_scales), None)
-            hook.junction = junction = junction_of(forward, exchange, c.overlap, scale)
+            if c.overlap:
+                junction = PerBucket(exchange, parameters, scaler=scale)
+            else:
+                junction = AfterBackward(exchange, parameters)
+            hook.junction = junction  # type: ignore[assignment]
         uncompressed = None
         if c.sam_first:
-            plain = GradientExchange(Dense(), parameters, link)
-            compile_ahead(plain)
-            uncompressed = plain, AfterBackward(plain, parameters)
+            plain = Exchange(Dense(), parameters, world)
+            compile_ahead(Dense(), plain.parameters, device)
+            uncompressed = AfterBackward(plain, parameters)
+            uncompressed.begin(Plan(0))
         if settings.compile:
             module.compile()
         local = c.has_local_steps
         inner = [
-            c.optimizer.build(module, optimizer_batch)
-            for _ in range(wire.local_workers if local else 1)
+            c.optimizer.build(module, optimizer_batch) for _ in range(world.local if local else 1)
         ]
         steps: LocalSteps | None = None
         if settings.fragments > 1:
-            steps = Streaming(parameters, inner, exchange, settings)
+            steps = Streaming(parameters, inner, settings)
         elif local:
             steps = LocalSteps(parameters.values(), inner)
         return Trained(
@@ -140,19 +133,20 @@ def build_run(
         )
 
     slow = emulated_bf16(settings.precision, device.type)
-    first = trained(module)
     if c.simulated:  # factors take no more than the whole model
-        named = dict(first.module.named_parameters())
-        check_memory(first.exchange.compressor, named, wire.world_size, local=c.has_local_steps)
+        learn = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        nest = build_compressor(config, c.policy, module)
+        check_memory(nest, learn, world.size, local=c.has_local_steps)
+    first = trained(module)
     return Run(
         **vars(first),
         settings=settings,
         base_lr=c.optimizer.base_lr(optimizer_batch),
         schedule=c.schedule,
         task=task,
-        link=link,
+        world=world,
         policy=c.policy,
-        workers=Workers(wire.rank, wire.local_workers, seed, first.module),
+        workers=Workers(world.rank, world.local, seed, first.module),
         progress=progress,
         seed=seed,
         steps_per_epoch=steps,
@@ -161,7 +155,7 @@ def build_run(
         low_rank=c.low_rank,
         notes=([slow] if slow else []) + rules.notes(c),
         stopping=c.stopping,
-        meter=InterfaceMeter(link, Lab.interface) if c.in_lab else NoMeter(),
+        meter=InterfaceMeter(world, Lab.interface) if c.in_lab else NoMeter(),
     )
 
 
@@ -217,20 +211,20 @@ def channels_last_corrupts(module: nn.Module, device: torch.device) -> bool:
 def check_memory(
     compressor: Compressor, parameters: Mapping[str, Tensor], workers: int, *, local: bool = False
 ) -> None:
-    """Refuse simulated workers whose states will not fit into the memory of the parameters' device.
+    """Refuse simulated workers whose states and gradients will not fit into the memory of the parameters'
+    device.
 
-    Each worker keeps its states and, from the first step on, a spare of the same size; with ``local`` steps
-    also its weights and up to two moments of its optimizer.
+    With ``local`` steps each worker keeps its weights too, and up to two moments of its optimizer.
     """
-    shapes = [torch.empty(p.shape, device="meta") for p in parameters.values()]
-    kept = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
-    own = (3 * local + PASSING) * sum(shape.nbytes for shape in shapes)
+    meta = {name: torch.empty_like(p, device="meta") for name, p in parameters.items()}
+    kept = Exchange(compressor, meta, World(workers, device=torch.device("meta"))).state_bytes()
+    own = (3 * local + PASSING) * sum(p.nbytes for p in parameters.values())
     device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
-    if words := shortage((2 * kept + own) * workers, device):
+    if words := shortage((kept + own) * workers, device):
         more = ", weights and moments" if local else ""
         raise UserError(
             f"launch.workers: {workers} simulated workers need {words}: each has {kept / 1e9:.2f} GB of "
-            f"compressor state, twice, and {own / 1e9:.2f} GB of gradients, payloads{more}; use fewer"
+            f"compressor state, and {own / 1e9:.2f} GB of gradients, payloads{more}; use fewer"
         )
 
 

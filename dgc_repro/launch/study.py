@@ -275,14 +275,14 @@ def snapshots(config: Mapping[str, Any], steps: Sequence[int]) -> Made:
 
 def _gradients_at(run: Run, batches: tuple[Batch, ...]) -> Gradients:
     """The gradient of each simulated worker from its batch, its residual added. The weights stay."""
-    vectors, fed, sizes = [], False, ()
+    vectors, fed = [], False
+    sizes: tuple[int, ...] = ()
     for index, batch in enumerate(batches):
         with run.workers.turn_of(index):
             run.module.zero_grad(set_to_none=True)
             forward_backward(run, index, batch)
-        found = run.junction.gradients()  # type: ignore[attr-defined]  # after backward
-        states = run.exchange.states[index]
-        residuals = {name: state[RESIDUAL] for name, state in states.items() if RESIDUAL in state}
+        found = {n: in_memory_order(g) for n, g in gradients_of(run).items()}
+        residuals = run.exchange.states(index).get(RESIDUAL, {})
         fed = bool(residuals)
         sizes = tuple(gradient.numel() for gradient in found.values())
         parts = [found[name] + residuals[name] if fed else found[name] for name in found]
@@ -298,11 +298,10 @@ def gradient_history(config: Mapping[str, Any], steps: int) -> Made:
         for batches in itertools.islice(left, steps):
             train_step(run, batches)
             found = {n: in_memory_order(g).clone() for n, g in gradients_of(run).items()}
-            seats = run.exchange.states
-            for name in found:  # gradient + old residual = sent + new residual
-                for states in seats:
-                    if RESIDUAL in states[name]:
-                        found[name] += states[name][RESIDUAL] / len(seats)
+            workers = run.world.local
+            for worker in range(workers):  # gradient + old residual = sent + new residual
+                for name, residual in run.exchange.states(worker).get(RESIDUAL, {}).items():
+                    found[name] += residual / workers
             yield run.progress.step, {name: mean.numpy() for name, mean in found.items()}
 
     parameters = [p.numel() for p in run.module.parameters()]

@@ -158,7 +158,7 @@ def _train(
     stop.on(functools.partial(ask_to_stop, run))
     if rendezvous is not None:
         rank = rendezvous.rank
-        rendezvous.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
+        rendezvous.where = lambda: (run.progress.step + 1, run.world.clock.waits_for)
         faulthandler.register(signal.SIGTERM, log or sys.stderr, all_threads=False, chain=True)
     own_hash = folder.name.rpartition("-")[2]
     progress = run.progress
@@ -174,7 +174,7 @@ def _train(
         notes += checkpoint.load(run, Path(source), None)
         if progress.step == 0:
             raise UserError(f"train.resume_from: no checkpoint in {source}")
-    here = environment.describe(device, place.backend, run.link.wire.world_size, run.splits.label)
+    here = environment.describe(device, place.backend, run.world.size, run.splits.label)
     here["precision"] = run.settings.precision  # train.precision=half leaves it to the device
     if lab := description():
         notes += lab["notes"]
@@ -203,7 +203,9 @@ def _train(
             sink.note(note)
         if progress.step:
             sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
-        rates = Schedule(config, rank, run.link.wire.barrier, run.meter)
+        rates = Schedule(
+            config, rank, functools.partial(run.world.barrier, "of the schedule"), run.meter
+        )
         rates.before(progress.step, first=True)
         with profiled(run, folder) as traced:
 
@@ -302,7 +304,7 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
         "steps": run.progress.step,
         "epochs": run.progress.epoch,
         "state_bytes": run.exchange.state_bytes(),
-        "collectives": run.link.ledger.of_gradients(),
+        "collectives": run.world.ledger.of_gradients(),
         "parameters": parameters,
         "classes": run.task.splits.num_classes,
     }

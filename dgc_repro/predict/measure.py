@@ -124,11 +124,11 @@ def train(config: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
     """Seconds of forward, backward and optimizer in a step, and the gradients of the last one."""
     device = torch.device(choose_device(config)[0])
     run, batches = trained(config, WARMUP_STEPS, EMBEDDED, device)
-    run.link.clock.report()
+    run.world.clock.report()
     seconds = []
     for batch in batches:
         train_step(run, batch)
-        seconds.append(run.link.clock.report()["time/compute_ms"] / 1e3)
+        seconds.append(run.world.clock.report()["time/compute_ms"] / 1e3)
         if len(seconds) == REPEATS:
             break
     if not seconds:

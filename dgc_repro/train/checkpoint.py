@@ -40,11 +40,12 @@ import torch
 
 from dgc_repro.checksums import FILES, OTHER, Damaged, Entry, entry_of, read_sealed, sealed
 from dgc_repro.errors import DiskFull, UserError, refuse_first_of, writing
-from dgc_repro.exchange.gradients import structure
-from dgc_repro.exchange.reshard import mean_of, refuse_reshard
+from dgc_repro.exchange import saved as saved_states
+from dgc_repro.exchange.saved import refuse_reshard
 from dgc_repro.exchange.step import PolicyInputs
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.world import World
 from dgc_repro.files import opened, refuse_link, remove, replace
+from dgc_repro.nests import mean_of, structure
 from dgc_repro.sink.jsonl import RECORD_FILES, after
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.streaming import Streaming
@@ -60,7 +61,7 @@ NO_FILE = entry_of(b"")
 
 def save(run: Run, folder: Path, config_hash: str) -> None:
     """Write a checkpoint of this step; all ranks call it together."""
-    link, home = run.link, folder / FOLDER
+    world, home = run.world, folder / FOLDER
     # The buffers are rank 0's: nothing but evaluation reads them, and that broadcasts rank 0's first.
     name = _name(run.progress.step)
     writing = home / f".{name}"
@@ -69,11 +70,11 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
         for left in home.glob(".step-*"):  # by a process that was killed
             remove(left)
         writing.mkdir(parents=True)
-    link.barrier("of a checkpoint")
+    world.barrier("of a checkpoint")
     files: dict[str, Entry] = {}
     for index, rank in enumerate(run.workers.ranks):
         state: dict[str, Any] = {
-            "exchange": run.exchange.state_dict(index),
+            "exchange": saved_states.state_dict(run.exchange, index),
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
@@ -91,14 +92,14 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
             if (folder / record).is_file():
                 copy = methodcaller("write", _content(folder / record))
                 files[record] = _write(writing / record, copy)
-    said = _texts(link, json.dumps(files))  # returns when all ranks have written their files
+    said = _texts(world, json.dumps(files))  # returns when all ranks have written their files
     if is_first:
         for text in said:
             files |= json.loads(text)
         _seal(writing, home / name, run, config_hash, files)
         run.unusable.discard(name)
         _prune(run, home)
-    link.barrier("of a checkpoint")
+    world.barrier("of a checkpoint")
 
 
 def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
@@ -110,10 +111,10 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
     Returns what the user should know. Raises UserError when the checkpoint was written by another
     config or by another number of workers, or when all are damaged.
     """
-    link, is_own = run.link, config_hash is not None
+    world, is_own = run.world, config_hash is not None
     # Rank 0 decides what there is: ranks must not disagree when a network file system shows them
     # different folders.
-    names, ignored = json.loads(_texts(link, json.dumps(_listed(folder / FOLDER)))[0])
+    names, ignored = json.loads(_texts(world, json.dumps(_listed(folder / FOLDER)))[0])
     notes = []
     if ignored:
         notes.append(f"{folder / FOLDER}: ignored {', '.join(ignored)} (not a checkpoint of a run)")
@@ -135,7 +136,7 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             problem = str(error)
         except Exception as error:  # torch.load raises many kinds for a file that it does not like
             problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        said = _texts(link, problem)
+        said = _texts(world, problem)
         if any(said):
             by_rank = [f"{text} (rank {rank})" for rank, text in enumerate(said) if text]
             problems[name] = said[0] if len(set(said)) == 1 else "; ".join(by_rank)
@@ -224,12 +225,12 @@ def _undamaged(home: Path) -> list[str]:
     return found
 
 
-def _texts(link: Link, text: str) -> list[str]:
+def _texts(world: World, text: str) -> list[str]:
     """The text of every process. Not counted as traffic, so that it does not matter to a run's numbers how
     often it is saved."""
-    if link.wire.local_workers == link.wire.world_size:
+    if world.local == world.size:
         return [text]
-    return link.tell_all(text, purpose=None)
+    return world.tell(text, purpose=None)
 
 
 def _with_states(run: Run) -> dict[str, Any]:
@@ -237,7 +238,7 @@ def _with_states(run: Run) -> dict[str, Any]:
     return {
         "model": run.module,
         "optimizer" if run.local is None else "outer": run.optimizer,
-        "ledger": run.link.ledger,
+        "ledger": run.world.ledger,
         "meter": run.meter,
     }
 
@@ -251,7 +252,7 @@ def _shared(run: Run) -> dict[str, Any]:
     return {
         **{name: part.state_dict() for name, part in _with_states(run).items()},
         **{name: getattr(progress, name) for name in PLAIN},
-        "train_seconds": run.link.clock.seconds,
+        "train_seconds": run.world.clock.seconds,
         "cpu_seconds": run.cpu_seconds,
         "steps_per_epoch": run.steps_per_epoch,
         "micro_batches": _micro_batches(run),
@@ -292,7 +293,7 @@ def _write(path: Path, write: Callable[[Any], object]) -> Entry:
 def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[str, Entry]) -> None:
     manifest = {
         "step": run.progress.step,
-        "world_size": run.link.wire.world_size,
+        "world_size": run.world.size,
         "config_hash": config_hash,
         FILES: files,
     }
@@ -332,8 +333,8 @@ def _refuse_misfit(
             not in (None, saved_hash),
         }
     )
-    workers = run.link.wire.world_size
-    refuse_reshard(str(candidate), run.exchange.states, saved, workers, run.settings.reshard)
+    workers = run.world.size
+    refuse_reshard(str(candidate), run.exchange.states(), saved, workers, run.settings.reshard)
 
 
 def _read(
@@ -348,10 +349,10 @@ def _read(
         if name not in RECORD_FILES and not (path.is_file() and path.stat().st_size == size):
             raise Damaged(f"{name} is missing or truncated")
     shared = _load(candidate / "shared.pt", files)
-    if saved == run.link.wire.world_size:
+    if saved == run.world.size:
         return shared, [_load(candidate / f"worker-{rank}.pt", files) for rank in run.workers.ranks]
     old = [_load(candidate / f"worker-{rank}.pt", files) for rank in range(saved)]
-    parts = ["exchange"]
+    parts = []
     # A worker that has skipped all of its steps has no momentum.
     inner = [structure(state[INNER]["state"]) for state in old if INNER in state]
     if inner and all(one == inner[0] for one in inner):
@@ -359,6 +360,7 @@ def _read(
     if all(state.get(OWN) for state in old):
         parts.append(OWN)
     mean = {part: mean_of([state[part] for state in old]) for part in parts}
+    mean["exchange"] = saved_states.mean_of([state["exchange"] for state in old])
     return shared, [deepcopy(mean) for _ in run.workers.ranks]
 
 
@@ -479,7 +481,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     )  # a target may have cut the last epoch short
     done = shared["step"] - whole * old
     progress.step = whole * here + done * here // old
-    run.link.clock.seconds = shared["train_seconds"]
+    run.world.clock.seconds = shared["train_seconds"]
     progress.cpu_seconds_before = shared.get("cpu_seconds", 0.0)
     progress.tally = Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
@@ -493,7 +495,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     carries = shared.get("micro_batches", _micro_batches(run)) == _micro_batches(run)
     for index, state in enumerate(workers):
         if is_same_kind:
-            run.exchange.load_state_dict(state["exchange"], index)
+            saved_states.load_state_dict(run.exchange, state["exchange"], index)
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
         if INNER in state and run.local is not None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dgc_repro.dataset.text import IGNORED
 from dgc_repro.exchange.packing import places, read_parts, write_parts
-from dgc_repro.exchange.signals import share
-from dgc_repro.exchange.wire import BROADCAST, Link
+from dgc_repro.exchange.wire import BROADCAST
+from dgc_repro.exchange.world import World
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import autocast
 from dgc_repro.train.task import TOP, Carried, Part
@@ -31,14 +31,13 @@ class Score:
 @torch.no_grad()
 def evaluate(run: Run, part: Part) -> Score:
     """Score the unwrapped module; workers hosted here take their own shares."""
-    wire = run.link.wire
     was_training = run.module.training
     run.module.eval()
     counts_top5 = run.task.counts_top5
     # loss, correct answers, answers; where it is counted, answers among the five likeliest
     sums = torch.zeros(4 if counts_top5 else 3, dtype=torch.float64, device=run.device)
     carried: Carried = ()
-    for inputs, targets in run.task.evaluation_batches(part, run.workers.ranks, wire.world_size):
+    for inputs, targets in run.task.evaluation_batches(part, run.workers.ranks, run.world.size):
         with autocast(run):
             logits, carried = run.task.answer(run.module, inputs, carried)
         sums[0] += F.cross_entropy(logits.float(), targets, reduction="sum").double()
@@ -47,22 +46,22 @@ def evaluate(run: Run, part: Part) -> Score:
         if counts_top5:
             sums[3] += (logits.topk(TOP, dim=1).indices == targets.unsqueeze(1)).sum()
     run.module.train(was_training)
-    loss_sum, num_correct, count, *top5 = share(run.link, sums, "evaluation")
+    loss_sum, num_correct, count, *top5 = run.world.share(sums, "evaluation")
     asked = run.task.evaluation_size(part)
     assert count == asked, f"evaluated {count} of {asked} answers"
     among_five = 100.0 * top5[0] / count if top5 else None
     return Score(loss_sum / count, 100.0 * num_correct / count, int(count), among_five)
 
 
-def broadcast_buffers(link: Link, module: nn.Module) -> None:
+def broadcast_buffers(world: World, module: nn.Module) -> None:
     """Rank 0's buffers (batch-norm statistics) to all ranks, in one collective. DDP's own broadcast in
     every forward is switched off: it moves more than strong compression does, and in no ledger."""
     buffers: list[Tensor] = [buffer for buffer in module.buffers() if buffer.numel()]
     if not buffers:
         return
     layout, size = places([(buffer.numel(), buffer.dtype) for buffer in buffers])
-    flat = torch.zeros(size, dtype=torch.uint8, device=link.wire.device)
+    flat = torch.zeros(size, dtype=torch.uint8, device=world.device)
     write_parts(flat, [buffer.reshape(-1) for buffer in buffers], layout)
-    link.combine_(BROADCAST, flat, "buffer").wait()
+    world.reduce_(BROADCAST, flat, "buffer")
     for buffer, part in zip(buffers, read_parts(flat, layout), strict=True):
         buffer.copy_(part.view(buffer.shape))

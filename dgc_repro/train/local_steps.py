@@ -20,12 +20,11 @@ algorithm, AdamW within a round, workers keep its moments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from dgc_repro.exchange.ddp import Junction
 from dgc_repro.optimizer.sgd import set_learning_rate
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.task import Carried
@@ -99,9 +98,10 @@ class LocalSteps:
         """Whether outer gradients are opened after ``step`` steps of the run. ``ends``: the round does."""
         return ends
 
-    def junction(self, usual: Junction, sends: bool) -> Junction:
-        """Where the next exchange takes the outer gradients, if it ``sends`` any."""
-        return usual
+    @property
+    def sent_names(self) -> Collection[str] | None:
+        """The parameters whose outer gradients are sent; None for all."""
+        return None
 
     def step(self, worker: int, learning_rate: float) -> None:
         """Move the weights in the module, this worker's, by the gradients in ``param.grad``."""

@@ -43,7 +43,7 @@ def train(
             on_step(step_record(run))
             look_for_target(run)
             if not goes_on:
-                run.link.clock.catch_up()
+                run.world.clock.catch_up()
                 run.meter.stop()
                 checkpoint()
                 return False
@@ -65,13 +65,13 @@ def look_for_target(run: Run) -> None:
     is_due = progress.step // every > (progress.step - steps) // every
     if not is_due or progress.step in ((progress.epoch + 1) * run.steps_per_epoch, run.num_steps):
         return  # the end of an epoch evaluates by itself
-    run.link.clock.catch_up()
-    broadcast_buffers(run.link, run.module)
+    run.world.clock.catch_up()
+    broadcast_buffers(run.world, run.module)
     record = {
         "epoch": progress.epoch + 1,
         "step": progress.step,
         **(fit(run) or metrics(run, "test", evaluate(run, run.splits.test))),
-        "time/train_seconds": run.link.clock.seconds,
+        "time/train_seconds": run.world.clock.seconds,
         **modelled(run),
     }
     if run.stopping.is_reached(record):
@@ -83,10 +83,10 @@ def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
     progress = run.progress
     done = progress.step - progress.epoch * run.steps_per_epoch
     if done == 0:
-        progress.tally = Tally(modelled_before=run.link.ledger.step_seconds or 0.0)
+        progress.tally = Tally(modelled_before=run.world.ledger.step_seconds or 0.0)
         progress.epoch_start = [p.detach().clone() for p in run.module.parameters()]
         run.carry_nothing()
-    world = run.link.wire.world_size
+    world = run.world.size
     shards = [run.task.batches(progress.epoch, world, rank, done) for rank in run.workers.ranks]
     run.module.train()
     return zip(*shards, strict=True)
@@ -95,9 +95,9 @@ def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
 def end_epoch(run: Run) -> dict[str, Any]:
     """Evaluate, let the policy see the agreed numbers, and return the record of this epoch."""
     progress = run.progress
-    run.link.clock.catch_up()
+    run.world.clock.catch_up()
     rung = run.policy.plan(progress.policy, progress.step - 1).rung
-    broadcast_buffers(run.link, run.module)
+    broadcast_buffers(run.world, run.module)
     compare_replicas(run)
     validation = evaluate(run, run.splits.validation)
     test = evaluate(run, run.splits.test)
@@ -118,10 +118,10 @@ def end_epoch(run: Run) -> dict[str, Any]:
         **metrics(run, "test", test),
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
-        **run.link.ledger.metrics(),
+        **run.world.ledger.metrics(),
         **run.meter.metrics(),
-        "time/train_seconds": run.link.clock.seconds,
-        **run.link.clock.report(),
+        "time/train_seconds": run.world.clock.seconds,
+        **run.world.clock.report(),
         **modelled(run),
         "weights/change_norm": float(
             torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change)))
@@ -158,7 +158,7 @@ def modelled(run: Run) -> dict[str, float]:
     """On the network that the run names, as its model has it: communication, mean milliseconds a step of
     this epoch and seconds since the start, and the seconds of all steps with the rest of them as
     ``train.compute_ms`` has it or as measured here. Empty where no network is named."""
-    seconds = run.link.ledger.step_seconds
+    seconds = run.world.ledger.step_seconds
     if seconds is None:
         return {}
     here = seconds - run.progress.tally.modelled_before
@@ -180,7 +180,7 @@ def step_record(run: Run) -> dict[str, Any]:
         **metrics(run, "train", progress.tally),
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
-        "comm/payload_bytes": run.link.ledger.payload_bytes,
+        "comm/payload_bytes": run.world.ledger.payload_bytes,
         **(decision(progress.policy) if progress.watched.step >= 0 else {}),  # none: it was skipped
     }
 
@@ -207,7 +207,7 @@ def compare_replicas(run: Run) -> None:
     digest = hashlib.sha256()
     for parameter in run.module.parameters():
         digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    said = run.link.tell_all(digest.hexdigest()[:16], purpose="check")
+    said = run.world.tell(digest.hexdigest()[:16], purpose="check")
     drifted = [str(rank) for rank, other in enumerate(said) if other != said[0]]
     if drifted:
         raise ReplicasDrifted(

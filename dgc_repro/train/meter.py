@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dgc_repro.exchange.wire import SUM, Link
+from dgc_repro.exchange.world import World
 from dgc_repro.network import counters
 from dgc_repro.network.counters import PACKET_HEADER, Counters, handed_over
 
@@ -46,32 +46,30 @@ class NoMeter(Meter):
 class InterfaceMeter(Meter):
     """Reads one interface of this worker; the numbers are means over all workers."""
 
-    def __init__(self, link: Link, interface: str, read: Reader = counters.read) -> None:
-        self._link = link
+    def __init__(self, world: World, interface: str, read: Reader = counters.read) -> None:
+        self._world = world
         self._interface = interface
         self._read = read
         self._sums = dict.fromkeys(("tx_bytes", "rx_bytes", "tx_packets", "expected_tx_bytes"), 0.0)
         self._since: tuple[Counters, float] | None = None
 
     def start(self) -> None:
-        self._link.wire.barrier()
+        self._world.barrier("of the meter")
         self._since = self._read(self._interface), self._handed_over()
 
     def stop(self) -> None:
         if self._since is None:
             return
-        wire = self._link.wire
-        wire.barrier()
+        self._world.barrier("of the meter")
         before, handed_over = self._since
         counted = self._read(self._interface) - before
         self._since = None
         expected = self._handed_over() - handed_over + PACKET_HEADER * counted.tx_packets
         found = [counted.tx_bytes, counted.rx_bytes, counted.tx_packets, expected]
         # Past the ledger: it is not read now either.
-        sums = torch.tensor(found, dtype=torch.float64, device=wire.device)
-        wire.combine_(SUM, sums).wait()
-        for name, value in zip(self._sums, (sums / wire.world_size).tolist(), strict=True):
-            self._sums[name] += value
+        sums = self._world.share(torch.tensor(found, dtype=torch.float64), purpose=None)
+        for name, value in zip(self._sums, sums, strict=True):
+            self._sums[name] += value / self._world.size
 
     def metrics(self) -> dict[str, float]:
         return {f"net/{name}": value for name, value in self._sums.items()}
@@ -84,8 +82,8 @@ class InterfaceMeter(Meter):
 
     def _handed_over(self) -> float:
         """Bytes for all that the ledger has, since the start of the run, without headers of packets."""
-        ledger = self._link.ledger
+        ledger = self._world.ledger
         return sum(
-            handed_over(ledger.moved_by_collective(purpose), calls, self._link.wire.world_size)
+            handed_over(ledger.moved_by_collective(purpose), calls, self._world.size)
             for purpose, calls in ledger.calls.items()
         )

@@ -48,7 +48,7 @@ def profiled(run: Run, folder: Path) -> Iterator[Callable[[], None]]:
     schedule = torch.profiler.schedule(
         wait=skipped - 1, warmup=1, active=min(TRACED_STEPS, left - skipped), repeat=1
     )
-    run.link.clock.marks_trace = True
+    run.world.clock.marks_trace = True
     with torch.profiler.profile(
         activities=activities,
         schedule=schedule,

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.exchange.ddp import Junction, Parameters, PerBucket
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.step import PolicyProgress, Stepper
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.junction import AfterBackward, Junction, Parameters
+from dgc_repro.exchange.step import PolicyProgress
+from dgc_repro.exchange.steps import Steps
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.train.local_steps import LocalSteps
@@ -79,21 +80,21 @@ class Progress(PolicyProgress):
 class Trained:
     """A model, and the parts of a run that depend on its parameters. ``forward`` is the DDP model, or the
     module itself where workers are simulated; ``module`` is what is evaluated and saved. ``optimizer`` takes
-    the mean in ``param.grad``. ``uncompressed``: the exchange of SAM's second gradient, where the first is
+    the mean in ``param.grad``. ``uncompressed``: where SAM's second gradient is exchanged, where the first is
     compressed. ``local``: the workers' own weights and optimizers, with ``train.local_steps``."""
 
     module: nn.Module
     forward: Any
     parameters: Parameters
-    exchange: GradientExchange
+    exchange: Exchange
     junction: Junction
     optimizer: torch.optim.Optimizer
-    uncompressed: tuple[GradientExchange, Junction] | None = None
+    uncompressed: AfterBackward | None = None
     local: LocalSteps | None = None
 
 
 @dataclass(kw_only=True)
-class Run(Stepper):
+class Run(Steps):
     """The parts of a run; see `Trained` for those that depend on the model. ``trained``: builds these for
     another model, on all ranks together. ``low_rank``: when the model is factorized (Pufferfish)."""
 
@@ -109,7 +110,7 @@ class Run(Stepper):
     steps_per_epoch: int
     trained: Callable[[nn.Module], Trained]
     sam: SAM | None = None
-    uncompressed: tuple[GradientExchange, Junction] | None = None
+    uncompressed: AfterBackward | None = None
     local: LocalSteps | None = None
     low_rank: LowRank | None = None
     stopping: Stopping = field(default_factory=Stopping)
@@ -194,8 +195,6 @@ class Run(Stepper):
         parameter start anew; the ledger, the policy and the compressor's random numbers go on."""
         assert self.low_rank is not None
         step = self.exchange.step
-        if isinstance(self.junction, PerBucket):
-            self.junction.close()
         for name, part in vars(self.trained(self.low_rank.factorized(self.module))).items():
             setattr(self, name, part)
         self.exchange.step = step
@@ -216,4 +215,4 @@ class Run(Stepper):
 
     @property
     def device(self) -> torch.device:
-        return self.link.wire.device
+        return self.world.device

@@ -11,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.settle import settle
-from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite
+from dgc_repro.exchange.junction import Junction, first_non_finite
+from dgc_repro.exchange.steps import refuse_non_finite
 from dgc_repro.optimizer.sam import perturbed
 from dgc_repro.optimizer.sgd import set_learning_rate
-from dgc_repro.policy.interface import Plan
 from dgc_repro.train.loss_scale import LossScale
 from dgc_repro.train.run import Run
 from dgc_repro.train.settings import MEASURED
@@ -33,11 +31,11 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     Raises UserError on all ranks when a gradient is not finite (``train.on_nonfinite=raise``).
     """
     begin = time.perf_counter()
-    clock, progress = run.link.clock, run.progress
+    clock, progress = run.world.clock, run.progress
     learning_rate = run.base_lr * run.lr_factor(progress.step / run.steps_per_epoch)
     if run.sam is not None:  # its two passes see the same inputs
         batches = [replace(batch, micro_batches=list(batch.micro_batches)) for batch in batches]
-    modelled_before = run.link.ledger.step_seconds or 0.0
+    modelled_before = run.world.ledger.step_seconds or 0.0
     take = exchanged_step if run.local is None else local_step
     happened, count, stop = take(run, batches, learning_rate)
 
@@ -45,8 +43,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         clock.drain()
     wall = time.perf_counter() - begin
     clock.end_step(wall)
-    modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
-    if run.link.ledger.step_seconds is not None:
+    modelled = (run.world.ledger.step_seconds or 0.0) - modelled_before
+    if run.world.ledger.step_seconds is not None:
         progress.modelled_seconds += modelled_seconds(run, modelled)
     seconds = seconds_of(run, wall, modelled) if run.times_steps else wall
     run.end(count, seconds if happened else None)
@@ -59,7 +57,7 @@ def exchanged_step(
 ) -> tuple[bool, float, bool]:
     """The gradients of all workers are exchanged, and their mean moves the weights. Returns whether this has
     happened, the number of answers, and whether some worker was asked to stop."""
-    exchange, clock, progress = run.exchange, run.link.clock, run.progress
+    exchange, clock, progress = run.exchange, run.world.clock, run.progress
     exchange.learning_rate = learning_rate
     run.begin(progress.step)
     run.keep(run.module)
@@ -77,13 +75,14 @@ def exchanged_step(
             bad.append(run.open(index))  # no residual changes
 
     if clock.measures_wait:
-        run.link.wait()
+        run.world.wait()
     numbers: list[float | Tensor] = [loss, correct, count, float(run.stop_requested)]
     happened, sums = run.settle(numbers, finite=not any(bad))
     count, stop = sums[2:]
+    junction: Junction = run.junction
     if happened and run.uncompressed is not None:
-        exchange = run.uncompressed[0]
-        happened, bad = second_gradient(run, batches)
+        junction = run.uncompressed
+        happened = second_gradient(run, junction, batches)
     if happened:
         for scale in progress.loss_scales:
             scale.grow()
@@ -98,7 +97,7 @@ def exchanged_step(
         if any(overflowed):
             progress.tally.skipped_steps += 1
         else:
-            leave_out(run, exchange, bad, 1)
+            leave_out(run, junction.named(), 1)
     return happened, count, bool(stop)
 
 
@@ -109,11 +108,10 @@ def local_step(
     shared weights move (train/local_steps.py, train/streaming.py). Returns what `exchanged_step` does. That a
     worker was asked to stop is known at the end of a round."""
     assert run.local is not None
-    local, clock, progress = run.local, run.link.clock, run.progress
+    local, clock, progress = run.local, run.world.clock, run.progress
     ends = run.ends_round(progress.step + 1)
     sends = local.sends(progress.step + 1, ends)
     if sends or (ends and not local.under_way):
-        run.junction = local.junction(run.junction, sends)
         run.begin(progress.step)
     run.keep(run.module)  # the buffers as they are before the first step of a round
     if local.begins_round:
@@ -125,17 +123,17 @@ def local_step(
             if sends:
                 local.leave_outer_gradient()
         if sends:
-            opened = run.open(index)
+            opened = run.open(index, local.sent_names)
             local.bad[index] = local.bad[index] or opened
     local.taken += 1
     if not ends:
-        if sends and run.link.wire.local_workers == 1:  # others have nothing to wait for
-            run.exchange.send()
+        if sends:
+            run.junction.send()
         return True, 0.0, False
 
     if not sends:
         run.zero_grad()  # for the means of what was sent before
-    run.link.wait()
+    run.world.wait()
     answers = torch.stack(local.answers).sum(0).unbind()
     numbers: list[float | Tensor] = [*answers, float(local.skipped), float(run.stop_requested)]
     happened, sums = run.settle(numbers, finite=not any(local.bad))
@@ -146,9 +144,9 @@ def local_step(
             run.optimizer.step()
             local.merge()
         progress.tally.add(loss, correct, count)
-        progress.tally.skipped_steps += skipped / run.link.wire.world_size
+        progress.tally.skipped_steps += skipped / run.world.size
     else:
-        leave_out(run, run.exchange, local.bad, local.taken)
+        leave_out(run, local.bad, local.taken)
         progress.carried = local.carried
         local.drop()
     return happened, count, bool(stop)
@@ -177,14 +175,12 @@ def own_step(run: Run, index: int, batch: Batch, learning_rate: float) -> None:
     run.progress.carried[index] = carried
 
 
-def leave_out(run: Run, exchange: GradientExchange, bad: Sequence[str | None], steps: int) -> None:
+def leave_out(run: Run, bad: Sequence[str | None], steps: int) -> None:
     """Count ``steps`` that a gradient has spoiled, or raise UserError on all ranks. ``bad``: for each worker
     hosted here, a tensor that is known not to be finite."""
     if run.on_nonfinite == "raise":
         fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
-        refuse_non_finite(
-            run.link, exchange.named(bad), run.progress.step + 1, "train.on_nonfinite", fix
-        )
+        refuse_non_finite(run.world, bad, run.progress.step + 1, "train.on_nonfinite", fix)
     run.progress.tally.skipped_steps += steps
 
 
@@ -193,20 +189,20 @@ def seconds_of(run: Run, wall: float, modelled: float) -> float:
     communication in place of the measured ones. Simulated workers take turns and move nothing: their step
     is the mean of what they compute and compress, what all of them decompress, and the modelled
     communication."""
-    measured = run.settings.step_time == MEASURED and run.link.wire.local_workers == 1
+    measured = run.settings.step_time == MEASURED and run.world.local == 1
     seconds = wall if measured else modelled_seconds(run, modelled)
     if run.excludes_compression and (measured or run.settings.compute_ms is None):
-        seconds -= run.link.clock.last["compress"] / run.link.wire.local_workers
+        seconds -= run.world.clock.last["compress"] / run.world.local
     return seconds
 
 
 def modelled_seconds(run: Run, modelled: float) -> float:
     """The last step with ``modelled`` seconds of communication. The rest of it is ``train.compute_ms``, or
     what was measured here."""
-    settings, workers = run.settings, run.link.wire.local_workers
+    settings, workers = run.settings, run.world.local
     if settings.compute_ms is not None:  # nothing of it is measured: the same in every run
         return settings.compute_ms / 1e3 + modelled
-    spans = run.link.clock.last
+    spans = run.world.clock.last
     return (spans["compute"] + spans["compress"]) / workers + spans["decompress"] + modelled
 
 
@@ -229,22 +225,19 @@ def worker_gradient(run: Run, index: int, batch: Batch) -> Answers:
     return answers
 
 
-def second_gradient(run: Run, batches: Sequence[Batch]) -> tuple[bool, list[str | None]]:
+def second_gradient(run: Run, junction: Junction, batches: Sequence[Batch]) -> bool:
     """SAM with ``compressed=first``: perturb by the mean in ``param.grad``, and leave there the uncompressed
-    mean of the workers' second gradients. Returns whether all were finite, and for each worker hosted here a
-    tensor that was not."""
+    mean of the workers' second gradients. Returns whether all were finite."""
     assert run.sam is not None
-    assert run.uncompressed is not None
-    exchange, junction = run.uncompressed
     bad = []
     with perturbed(run.module, run.sam.rho):
         for index, batch in enumerate(batches):
-            with run.link.clock.span("compute"), run.workers.turn_of(index):
+            with run.world.clock.span("compute"), run.workers.turn_of(index):
                 run.zero_grad()
                 forward_backward(run, index, batch)
-            bad.append(junction.open(index))
-        happened, _, _ = settle(run.link, exchange, junction, [], Plan(0), finite=not any(bad))
-    return happened, bad
+            bad.append(junction.open())
+        happened, _ = junction.settle([], finite=not any(bad))
+    return happened
 
 
 def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) -> Answers:

@@ -33,8 +33,7 @@ from collections.abc import Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.ddp import AfterBackward, Junction, Parameters
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.junction import Parameters
 from dgc_repro.train.local_steps import LocalSteps
 from dgc_repro.train.settings import TrainSettings
 
@@ -57,22 +56,6 @@ def strided(names: Iterable[str], fragments: int) -> list[list[str]]:
     return [list(itertools.chain(*by_layer[first::fragments])) for first in range(fragments)]
 
 
-class Idle(Junction):
-    """The junction of a round that sends nothing."""
-
-    overlaps = False
-    missing: frozenset[str] = frozenset()
-
-    def open(self, worker: int) -> str | None:
-        return None
-
-    def serve(self) -> None:
-        """Nothing was opened."""
-
-    def finish(self, absent: Collection[str]) -> None:
-        """There are no means."""
-
-
 class Streaming(LocalSteps):
     """The weights of the workers hosted here, of which each keeps its own from round to round.
 
@@ -83,19 +66,14 @@ class Streaming(LocalSteps):
         self,
         parameters: Parameters,
         inner: Sequence[torch.optim.Optimizer],
-        exchange: GradientExchange,
         settings: TrainSettings,
     ) -> None:
         """``parameters``: those of the module that learn; ``inner``: an optimizer of them for each worker."""
         super().__init__(parameters.values(), inner)
         self._every, self._mixing = settings.steps_between_fragments, settings.mixing
         places = {name: place for place, name in enumerate(parameters)}
-        of_fragments = strided(parameters, settings.fragments)
-        self._places = [[places[name] for name in names] for names in of_fragments]
-        self._junctions = [
-            AfterBackward(exchange, {name: parameters[name] for name in names})
-            for names in of_fragments
-        ]
+        self._names = strided(parameters, settings.fragments)
+        self._places = [[places[name] for name in names] for names in self._names]
         self._fragment = 0  # the one that is under way, or was last
 
     def sends(self, step: int, ends: bool) -> bool:
@@ -105,8 +83,9 @@ class Streaming(LocalSteps):
         self.under_way = True
         return True
 
-    def junction(self, usual: Junction, sends: bool) -> Junction:
-        return self._junctions[self._fragment] if sends else Idle()
+    @property
+    def sent_names(self) -> Collection[str]:
+        return self._names[self._fragment]
 
     @torch.no_grad()
     def leave_outer_gradient(self) -> None:

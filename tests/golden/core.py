@@ -91,7 +91,7 @@ def training(name: str) -> Seen:
     kept = [{k: v for k, v in one.items() if not k.startswith("comm/")} for one in records]
     return [
         digest([*weights, losses, json.dumps(kept, sort_keys=True, default=str)]),
-        *sent(run.link.ledger),
+        *sent(run.world.ledger),
     ]
 
 
