@@ -36,6 +36,10 @@ SAME_VALUE = {"train.precision": ("bf16", "half")}
 """By key, a recorded value and the value of today that is the same run: recipes named bf16 before they left
 the choice between bf16 and fp16 to the device."""
 GONE: dict[tuple[str, ...], tuple[Any, str]] = {
+    ("exchange", "check"): (
+        False,
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL compares what ranks are about to send",
+    ),
     ("launch", "workers_per_node"): (None, "dgc_repro.attach averages inside nodes, docs/fsdp.md"),
     ("compressor", "feedback"): (
         "own",

@@ -30,11 +30,11 @@ from dgc_repro.compressor.interface import (
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.sparsifier import Sparsifier
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.packing import kinds
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
+from dgc_repro.nests import tensors_of
 from dgc_repro.payload import BatchPayload, Halves, LowRank, Parted, Wholes
 from dgc_repro.payload.requests import Exchange, Outcome
 from dgc_repro.selfcheck.law_settings import SETTINGS

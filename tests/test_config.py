@@ -28,6 +28,7 @@ import dgc_repro.policy
 import dgc_repro.study
 from dgc_repro.compressor.cast import Cast
 from dgc_repro.compressor.eden import DRIVE
+from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import DensitySparsifier
@@ -107,6 +108,8 @@ def component_classes() -> set[type]:
     for module in modules:
         for name, item in inspect.getmembers(module, inspect.isclass):
             is_ours = item.__module__ == module.__name__ and not name.startswith("_")
+            if item is Context:
+                continue  # it has a plan, and is no policy
             if is_ours and dataclasses.is_dataclass(item) and any(hasattr(item, v) for v in verbs):
                 classes.add(item)
     return classes

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.digits import Digits
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import composing
 from dgc_repro.launch.rules import validate
+from dgc_repro.nests import tensors_of
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
@@ -248,7 +248,7 @@ def state_of(run: Run) -> dict[str, list[Tensor]]:
         "own": [run.local.state_dict(i) for i in range(len(run.workers.ranks))]
         if isinstance(run.local, Streaming)
         else [],
-        "compressor": [run.exchange.state_dict(i) for i in range(len(run.workers.ranks))],
+        "compressor": [run.exchange.states(i) for i in range(len(run.workers.ranks))],
         "random": [run.workers.state_dict(i) for i in range(len(run.workers.ranks))],
         "epoch start": run.progress.epoch_start,
         "carried": run.progress.carried,
@@ -263,7 +263,7 @@ def assert_same_state(run: Run, other: Run) -> None:
         assert len(tensors) == len(theirs[name]), name
         for one, two in zip(tensors, theirs[name], strict=True):
             assert torch.equal(one, two), name
-    assert run.link.ledger == other.link.ledger
+    assert run.world.ledger == other.world.ledger
     assert run.progress.policy == other.progress.policy
     assert run.progress.tally == other.progress.tally
     assert (run.progress.step, run.progress.epoch) == (other.progress.step, other.progress.epoch)

@@ -13,8 +13,8 @@ from tiny_run import play, without_times
 from torch import Tensor
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run
+from dgc_repro.nests import tensors_of
 from dgc_repro.train.run import Run
 
 EVALUATED = ("validation", "test", "fit")
@@ -40,7 +40,7 @@ def told_by(run: Run, worker: int = 0, folder: Path | None = None) -> dict[str, 
         "records": [without_times(record) for record in story.records],
         "parameters": digest(list(run.module.parameters())),
         "buffers": digest(list(run.module.buffers())),
-        "state": digest(tensors_of(run.exchange.states[worker])),
+        "state": digest(tensors_of(run.exchange.states(worker))),
     }
 
 

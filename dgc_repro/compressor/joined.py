@@ -12,6 +12,7 @@ import torch
 from dgc_repro.compressor.method import Method, Step, Wrapper
 from dgc_repro.errors import UserError
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
 
 if TYPE_CHECKING:
     from dgc_repro.compressor.interface import Context
@@ -34,6 +35,9 @@ class Joined(Wrapper):
     def setup(self, like: Batch, world: World) -> None:
         vars(self)["names"] = like.names
         self.inner.setup(Batch((MODEL,), [torch.zeros(sum(like.sizes), device=like.device)]), world)
+
+    def states(self, worker: int) -> dict[str, Segments]:
+        return self.inner.states(worker)
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         if out.names != vars(self)["names"]:

@@ -166,9 +166,9 @@ class AfterBackward(Junction):
         return self.bad
 
     def send(self) -> None:
-        """Begin to exchange what was opened, before the ranks agree. (Of workers in one process nothing is
-        sent, and there is nothing to gain.)"""
-        if not self.exchange.world.simulated:
+        """Begin to exchange what was opened, before the ranks agree. (Of several
+        workers in one process nothing is sent, and there is nothing to gain.)"""
+        if self.exchange.world.local == 1:
             self.exchange.keep()
             self._under_way = self.exchange.run(self._complete(frozenset()), self.plan)
 
@@ -376,6 +376,17 @@ def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
     if not (batch.native and kernels.all_finite(batch)):
         others = {**wide, **others}
     return next((name for name, g in others.items() if not bool(torch.isfinite(g).all())), None)
+
+
+def known_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
+    """The same of gradients on any device. On a GPU this waits."""
+    if name := first_non_finite(gradients):
+        return name
+    for _, names, finite in _seen_on_gpu([gradients]):
+        flags = zip(names, finite.tolist(), strict=True)
+        if bad := next((name for name, ok in flags if not ok), None):
+            return bad
+    return None
 
 
 def _seen_on_gpu(

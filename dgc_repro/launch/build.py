@@ -216,8 +216,7 @@ def check_memory(
 
     With ``local`` steps each worker keeps its weights too, and up to two moments of its optimizer.
     """
-    meta = {name: torch.empty_like(p, device="meta") for name, p in parameters.items()}
-    kept = Exchange(compressor, meta, World(workers, device=torch.device("meta"))).state_bytes()
+    kept = state_bytes(compressor, parameters, workers)
     own = (3 * local + PASSING) * sum(p.nbytes for p in parameters.values())
     device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
     if words := shortage((kept + own) * workers, device):
@@ -226,6 +225,12 @@ def check_memory(
             f"launch.workers: {workers} simulated workers need {words}: each has {kept / 1e9:.2f} GB of "
             f"compressor state, and {own / 1e9:.2f} GB of gradients, payloads{more}; use fewer"
         )
+
+
+def state_bytes(compressor: Compressor, parameters: Mapping[str, Tensor], workers: int) -> int:
+    """Bytes of compressor state that each of so many workers keeps. No memory is taken for them."""
+    meta = {name: torch.empty_like(p, device="meta") for name, p in parameters.items()}
+    return Exchange(compressor, meta, World(workers, device=torch.device("meta"))).state_bytes()
 
 
 def refuse_classes(config: Config, task: Task, stopping: Stopping) -> None:

@@ -39,7 +39,6 @@ WITHOUT_EFFECT = (
         ("launch", key)
         for key in ("partition", "account", "qos", "sbatch", "setup", "python", "logs")
     ),
-    ("exchange", "check"),
     ("train", "checkpoint_every_epochs"),
     ("train", "reshard"),
 )

@@ -152,13 +152,12 @@ class Exchange:
 
     unit: layer or model, what is compressed at once; model takes all tensors as one vector. overlap:
     exchange each bucket of DDP during backward. aggregation: gather or sharded payloads; sharded has each
-    worker average a shard. check: compare what ranks are about to send; it costs a collective.
+    worker average a shard.
     """
 
     unit: str
     overlap: bool
     aggregation: str
-    check: bool
 
 
 @checked

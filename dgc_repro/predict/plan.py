@@ -30,9 +30,8 @@ from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.dataset.text import COLUMNS, Text, text_steps_per_epoch
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import PASSING, build_run
+from dgc_repro.launch.build import PASSING, build_run, state_bytes
 from dgc_repro.launch.components import build_compressor, build_policy, component, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import run_folder
@@ -129,7 +128,7 @@ class Counts:
     def memory(self) -> float:
         """Return the bytes of a device that hosts all workers."""
         values = 4.0 * self.parameters
-        each = 2.0 * self.states + (3 * self.own_weights + PASSING) * values
+        each = self.states + (3 * self.own_weights + PASSING) * values
         # Weights, gradient, two moments, and the mean.
         return 5 * values + self.workers * each + self.activations
 
@@ -218,7 +217,7 @@ def refuse_memory(runs: Iterable[Planned], device: str) -> None:
         raise UserError(
             f"launch.workers: {counts.row} needs {needed / 1e9:.0f} GB, a {device} has "
             f"{gpu.bytes / 1e9:.0f}: {counts.workers} simulated workers keep {counts.states / 1e9:.2f} GB of "
-            "compressor state each, twice; use fewer workers, or a GPU with more memory"
+            "compressor state each; use fewer workers, or a GPU with more memory"
         )
 
 
@@ -363,9 +362,9 @@ def _counted(row: str, text: str) -> Counts:
     module = unallocated(config, data.classes)
     words = getattr(component(config["model"], "model"), "reads", "") == "words"
     step = operations_of(module, (micro, *data.shape), words=words)
-    shapes = [p for p in module.parameters() if p.requires_grad]
+    learn = {name: p for name, p in module.named_parameters() if p.requires_grad}
     compressor = build_compressor(config, build_policy(config), module)
-    states = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
+    states = state_bytes(compressor, learn, workers)
     passes = 2 if str(config["optimizer"]["_target_"]).endswith(".SAM") else 1
     total = TrainSettings(**train).num_steps(steps)
     precision = str(train["precision"])
@@ -374,7 +373,7 @@ def _counted(row: str, text: str) -> Counts:
         steps=total,
         operations=passes * step.floating_point * accumulate * workers * total,
         launches=passes * step.dispatched * accumulate,
-        parameters=sum(p.numel() for p in shapes),
+        parameters=sum(p.numel() for p in learn.values()),
         activations=step.kept_bytes // (1 if precision == "fp32" else 2),
         states=states,
         evaluations=data.evaluated / trained,
@@ -442,7 +441,7 @@ def hours_here(config: Mapping[str, Any], clock: Callable[[], float] = time.perf
     if words := environment.shortage(counts.memory()):
         raise UserError(
             f"launch.workers: {counts.workers} workers keep {words} with weights, compressor states (each "
-            f"{counts.states / 1e9:.2f} GB, twice) and activations; use fewer, or another device="
+            f"{counts.states / 1e9:.2f} GB) and activations; use fewer, or another device="
         )
     seconds = _step_seconds(config, clock)
     turns = counts.workers

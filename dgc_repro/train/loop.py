@@ -212,5 +212,5 @@ def compare_replicas(run: Run) -> None:
     if drifted:
         raise ReplicasDrifted(
             f"after epoch {run.progress.epoch + 1} the parameters of rank {', '.join(drifted)} differ "
-            "from rank 0's; run again with exchange.check=true to see where"
+            "from rank 0's; run again with TORCH_DISTRIBUTED_DEBUG=DETAIL to see where"
         )

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dgc_repro.exchange.junction import Junction, first_non_finite
+from dgc_repro.exchange.junction import Junction, known_non_finite
 from dgc_repro.exchange.steps import refuse_non_finite
 from dgc_repro.optimizer.sam import perturbed
 from dgc_repro.optimizer.sgd import set_learning_rate
@@ -159,7 +159,7 @@ def own_step(run: Run, index: int, batch: Batch, learning_rate: float) -> None:
     kept = [(buffer, buffer.clone()) for buffer in run.module.buffers()] if run.may_skip else []
     loss, correct, carried = worker_gradient(run, index, batch)
     scale = loss_scale(run, index)
-    if name := first_non_finite(run.gradients()):
+    if name := known_non_finite(run.gradients()):
         overflowed = scale is not None and scale.back_off()
         if overflowed or run.on_nonfinite == "skip":
             run.local.skipped += 1

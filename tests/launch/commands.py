@@ -15,8 +15,8 @@ import torch
 from ranks import processes_of, rank_of
 from tiny_run import configured, play
 
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run
+from dgc_repro.nests import tensors_of
 
 PATIENCE_SECONDS = 200
 """For what takes 10 to 15 on an idle machine: a busy one starts Python slowly."""
@@ -124,7 +124,7 @@ def assert_ends_as_simulated(folder: Path, *overrides: str) -> None:
         assert told == [record[key] for record in expected], key
     saved = max((folder / "checkpoints").glob("step-*"))
     assert saved.name == f"step-{run.progress.step:08d}"
-    states = {f"worker-{i}": run.exchange.state_dict(i) for i in range(len(run.workers.ranks))}
+    states = {f"worker-{i}": run.exchange.states(i) for i in range(len(run.workers.ranks))}
     for name, state in {"shared": run.module.state_dict(), **states}.items():
         kept = torch.load(saved / f"{name}.pt", weights_only=True)
         part = kept["model" if name == "shared" else "exchange"]

@@ -32,7 +32,6 @@ ALONE = {
     "launch.setup": ["module load cuda"],
     "launch.python": "python3",
     "launch.logs": "logs",
-    "exchange.check": True,
     "train.checkpoint_every_epochs": 5,
     "train.reshard": "mean",
 }

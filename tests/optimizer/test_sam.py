@@ -94,10 +94,10 @@ def test_of_four_workers_the_gradients_at_their_own_perturbed_weights_are_compre
         own.append(gradient(batch, {n: w + 0.5 * first[n] / length for n, w in before.items()}))
 
     train_step(run, batches)
-    kept = [run.exchange.state_dict(i)["tensors"] for i in range(4)]
+    kept = [run.exchange.states(i) for i in range(4)]
     rate = run.base_lr
     for name, weight in run.module.named_parameters():
-        residuals = [tensors[name]["residual"] for tensors in kept]
+        residuals = [states["residual"][name] for states in kept]
         sent = torch.stack([g[name] - r for g, r in zip(own, residuals, strict=True)])
         torch.testing.assert_close(before[name] - weight, rate * sent.mean(0), atol=2e-6, rtol=1e-4)
         assert all(0 < r.count_nonzero() < r.numel() for r in residuals if r.numel() > 20), name

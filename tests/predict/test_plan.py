@@ -18,10 +18,10 @@ from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.shakespeare import Shakespeare
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.components import component
 from dgc_repro.launch.reproduce import prepared, reproduce
 from dgc_repro.model.lstm import LSTM
+from dgc_repro.nests import tensors_of
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Relative
 from dgc_repro.predict import plan
@@ -91,11 +91,11 @@ def test_what_does_not_fit_is_refused_with_its_numbers(capsys: pytest.CaptureFix
     with pytest.raises(UserError) as error:
         reproduce(["gravac/table2", "scale=paper", "plan=true", "device=t4"])
     assert re.match(
-        r"launch\.workers: vgg16\.\S+ needs 62 GB, a t4 has 16: 32 simulated workers keep 0\.55 GB of "
-        r"compressor state each, twice; use fewer workers",
+        r"launch\.workers: vgg16\.\S+ needs 44 GB, a t4 has 16: 32 simulated workers keep 0\.55 GB of "
+        r"compressor state each; use fewer workers",
         str(error.value),
     )
-    assert "61.9 GB: too much" in capsys.readouterr().out
+    assert "44.2 GB: too much" in capsys.readouterr().out
     reproduce(["gravac/table2", "scale=paper", "plan=true", "device=h100"])
     assert "too much" not in capsys.readouterr().out
 
@@ -131,7 +131,7 @@ def test_counts_are_those_of_the_run(overrides: tuple[str, ...]) -> None:
     epochs = config["train"]["epochs"]
     assert counts.steps == run.steps_per_epoch * epochs
     assert counts.parameters == sum(p.numel() for p in run.module.parameters())
-    assert counts.states == sum(t.nbytes for t in tensors_of(run.exchange.states[0]))
+    assert counts.states == sum(t.nbytes for t in tensors_of(run.exchange.states(0)))
     tokens = config["dataset"].get("bptt", 1)
     evaluated = len(run.splits.validation) + len(run.splits.test)
     trained = run.steps_per_epoch * run.settings.step_size * counts.workers * tokens

@@ -14,9 +14,9 @@ from tiny_run import PLAIN, RECIPE, SETTINGS, UNIFORM4_EF, assert_same_state, bu
 
 from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.exchange.wire import Link
 from dgc_repro.launch.ranks import last_checkpoint
+from dgc_repro.nests import tensors_of
 from dgc_repro.sink.jsonl import DECISIONS_FILE, EPOCHS_FILE, RECORD_FILES, STEPS_FILE
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
@@ -347,7 +347,7 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
 
 def residuals(run: Run) -> list[list[torch.Tensor]]:
     """By worker."""
-    return [tensors_of(state) for state in run.exchange.states]
+    return [tensors_of(run.exchange.states(worker)) for worker in range(run.world.local)]
 
 
 @pytest.mark.parametrize("workers", [1, 4])

@@ -57,8 +57,8 @@ def test_a_dense_step_clears_the_residual(decide: str) -> None:
     for batches in steps_left(run):
         train_step(run, batches)
         assert decision(run.progress.policy)["decision/branch"] == "dense"
-        for state in run.exchange.states[0].values():
-            assert not torch.any(state["residual"])
+        for residual in run.exchange.states(0)["residual"].values():
+            assert not torch.any(residual)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_a_recipe_trains_with_compressors_and_policies(name: str) -> None:
     told = play(run)
     assert told.finished
     assert run.progress.step == 2
-    assert run.link.ledger.payload_bytes > 0
+    assert run.world.ledger.payload_bytes > 0
 
 
 @pytest.mark.parametrize("name", ["dgc", "demo"])

@@ -28,8 +28,8 @@ from tiny_run import (
 from torch import Tensor, nn
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.rules import validate
+from dgc_repro.nests import tensors_of
 from dgc_repro.optimizer.muon import Muon, matrices
 from dgc_repro.sink import console
 from dgc_repro.train import checkpoint
@@ -168,10 +168,10 @@ def test_the_payload_travels_once_a_round() -> None:
     run = built(*ROUNDS, *DENSE)
     play(run)
     values = sum(p.numel() for p in run.module.parameters())
-    told = run.link.ledger.metrics()
+    told = run.world.ledger.metrics()
     assert told["comm/payload_bytes"] == len(LENGTHS) * 4 * values
     assert run.exchange.step == len(LENGTHS)
-    assert run.link.ledger.calls["signal"] == {"allreduce": len(LENGTHS)}
+    assert run.world.ledger.calls["signal"] == {"allreduce": len(LENGTHS)}
     assert run.progress.last_record["time/wait_ms"] > 0  # measured at the end of each round
 
 
@@ -185,7 +185,7 @@ def test_error_feedback_keeps_what_is_not_sent_of_an_outer_gradient(compressor: 
     after = theta_after(run, 3)
     for place, name in enumerate(run.parameters):
         own = [before[place] - worker[place] for worker in ends]
-        kept = [states[name]["residual"] for states in run.exchange.states]
+        kept = [run.exchange.states(worker)["residual"][name] for worker in range(run.world.local)]
         sent = (own[0] - kept[0] + own[1] - kept[1]) / 2
         moved = (before[place] - after[place]).double()
         assert torch.allclose(moved, sent.double(), rtol=1e-3, atol=1e-6)
@@ -270,7 +270,9 @@ def assert_only_weights(run: Run, folder: Path) -> None:
     (note,) = checkpoint.load(run, folder, None)
     assert note.startswith(NO_STATE)
     assert not any(map(torch.equal, before, run.module.parameters()))
-    assert not any(bool(t.any()) for t in tensors_of(run.exchange.states))
+    assert not any(
+        bool(t.any()) for t in tensors_of([*map(run.exchange.states, range(run.world.local))])
+    )
     assert not tensors_of(run.optimizer.state_dict())
 
 
@@ -330,7 +332,11 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
     play(run, until=2)
 
     def shared() -> list[Tensor]:
-        own = [run.exchange.states, run.optimizer.state_dict(), run.progress.carried]
+        own = [
+            [run.exchange.states(i) for i in range(run.world.local)],
+            run.optimizer.state_dict(),
+            run.progress.carried,
+        ]
         return [t.clone() for t in tensors_of([*own, run.module.state_dict()])]
 
     before = shared()

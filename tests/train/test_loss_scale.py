@@ -39,8 +39,8 @@ def test_fp16_trains_near_fp32_with_residuals_in_unscaled_units() -> None:
     # fp16 keeps 11 bits: 2^-11 a product of a layer, two layers, 8 steps.
     assert told.losses == pytest.approx(fp32.losses, rel=8 * 2 * 2**-11)
     assert {p.dtype for p in half.module.parameters()} == {torch.float32}
-    for name, state in half.exchange.states[0].items():
-        ours, theirs = state["residual"], whole.exchange.states[0][name]["residual"]
+    for name, ours in half.exchange.states(0)["residual"].items():
+        theirs = whole.exchange.states(0)["residual"][name]
         # Rounding errors of other gradients: of one size, where the scale would be a factor of 65536.
         assert float(ours.norm()) == pytest.approx(float(theirs.norm()), rel=0.25)
 
@@ -53,7 +53,7 @@ def test_a_scale_that_overflows_is_lowered_and_its_steps_are_counted() -> None:
     play(run, until=1)
     assert run.progress.tally.skipped_steps == 1
     assert [scale.scale for scale in run.progress.loss_scales] == [2.0**29] * 2
-    assert not any(state["residual"].any() for state in run.exchange.states[0].values())
+    assert not any(residual.any() for residual in run.exchange.states(0)["residual"].values())
     for now, then in zip(run.module.buffers(), before, strict=True):
         assert torch.equal(now, then)
     told = play(run)

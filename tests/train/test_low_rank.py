@@ -75,12 +75,12 @@ def test_the_factorization_begins_with_fresh_states_and_keeps_what_goes_on() -> 
     run = built(*CNN, *UNIFORM4_EF)
     play(run, until=STEPS_PER_EPOCH)
     whole = sizes(run)
-    before, step = run.link.ledger.payload_bytes, run.exchange.step
+    before, step = run.world.ledger.payload_bytes, run.exchange.step
     run.factorize()
     assert sizes(run) < whole
-    assert (run.link.ledger.payload_bytes, run.exchange.step) == (before, step)
+    assert (run.world.ledger.payload_bytes, run.exchange.step) == (before, step)
     assert not run.optimizer.state_dict()["state"]
-    assert set(run.exchange.names) == set(run.exchange.states[0]) == set(run.parameters)
+    assert set(run.exchange.names) == set(run.exchange.states(0)["residual"]) == set(run.parameters)
     held = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
     assert (
         held == {id(p) for p in run.module.parameters()} == {id(p) for p in run.parameters.values()}

@@ -84,7 +84,7 @@ def test_a_run_and_gravacs_modelled_figures_send_one_collective_a_step(
 ) -> None:
     run = built(*settings, *NETWORK)
     play(run)
-    ledger, steps = run.link.ledger, run.progress.step
+    ledger, steps = run.world.ledger, run.progress.step
     assert ledger.calls[GRADIENT] == {collective: steps}
     sizes = tuple(p.numel() for p in run.module.parameters())
     assert len(sizes) > 1
@@ -132,7 +132,7 @@ def test_the_time_of_a_dense_step_excludes_compression(
 ) -> None:
     """GraVAC records t_o + t_s for a dense step: compute 10 ms and communication 500 ms of two workers."""
     run = built("train.step_time=modelled", *NETWORK)
-    run.link.clock._last = {"compute": 0.020, "compress": 0.080, "decompress": 0.0}
+    run.world.clock._last = {"compute": 0.020, "compress": 0.080, "decompress": 0.0}
     run.progress.watched.chosen = rung
     run.plan = Plan(rung if decided == "by the plan" else None)
     assert seconds_of(run, wall=9.0, modelled=0.5) == pytest.approx(expected)

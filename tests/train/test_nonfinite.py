@@ -10,7 +10,7 @@ import torch
 from tiny_run import UNIFORM4_EF, built, play
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.nests import tensors_of
 from dgc_repro.train.run import Run
 
 POISONED = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
@@ -38,7 +38,9 @@ def test_skip_leaves_the_step_out_and_touches_no_residual(
     monkeypatch.setattr("dgc_repro.exchange.settle.SEND_FIRST", {first})
     run = poisoned("train.on_nonfinite=skip")
     play(run, until=2)
-    before = [[t.clone() for t in tensors_of(state)] for state in run.exchange.states]
+    before = [
+        [t.clone() for t in tensors_of(run.exchange.states(i))] for i in range(run.world.local)
+    ]
     weights = [p.detach().clone() for p in run.module.parameters()]
     momentum = [t.clone() for t in tensors_of(run.optimizer.state_dict())]
     assert any(bool(t.any()) for t in before[1])
@@ -47,7 +49,7 @@ def test_skip_leaves_the_step_out_and_touches_no_residual(
 
     assert run.progress.step == 3
     assert run.progress.tally.skipped_steps == 1
-    for state, old in zip(run.exchange.states, before, strict=True):
+    for state, old in zip(map(run.exchange.states, range(run.world.local)), before, strict=True):
         for now, then in zip(tensors_of(state), old, strict=True):
             assert torch.equal(now, then)
     for now, then in zip(run.module.parameters(), weights, strict=True):

@@ -13,9 +13,9 @@ from test_local_steps import DENSE, RESNET, SAME_DATA, nesterov, sgd
 from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built, play
 from torch import Tensor, nn
 
-from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.resnet18 import ResNet18
+from dgc_repro.nests import tensors_of
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
@@ -81,7 +81,7 @@ def test_the_shared_weights_are_those_of_algorithm_2(delay: int, mixing: float) 
 
 def test_each_exchange_sends_one_fragment() -> None:
     run = built(*PLAIN, *DENSE, *STREAM, "train.delay_steps=1", "train.epochs=1")
-    ledger, sent, before = run.link.ledger, [], 0
+    ledger, sent, before = run.world.ledger, [], 0
     values = [p.numel() for p in run.module.parameters()]
     fragments = [sum(values[i] for i in places) for places in BODY_AND_HEAD]
     for step in range(1, STEPS_PER_EPOCH + 1):
@@ -106,8 +106,8 @@ def test_all_fragments_together_send_what_a_round_of_diloco_sends(name: str) -> 
     whole, parts = built(*given), built(*given, "train.fragments=2")
     assert play(whole).finished
     assert play(parts).finished
-    assert parts.link.ledger.floats == whole.link.ledger.floats
-    filling = parts.link.ledger.payload_bytes - whole.link.ledger.payload_bytes
+    assert parts.world.ledger.floats == whole.world.ledger.floats
+    filling = parts.world.ledger.payload_bytes - whole.world.ledger.payload_bytes
     assert 0 <= filling <= 8 * 2  # a part of a message begins at a multiple of 8 bytes
 
 
@@ -119,7 +119,7 @@ def test_a_process_with_one_worker_sends_at_once(workers: int, sent_after: list[
     alone = (f"launch.workers={workers}", f"train.batch_size={16 // workers}")
     run = built(*PLAIN, *UNIFORM4_EF, *STREAM, *alone, "train.delay_steps=1", "train.epochs=1")
     told = [0]
-    train(run, lambda _: told.append(run.link.ledger.payload_bytes), lambda _: None, lambda: None)
+    train(run, lambda _: told.append(run.world.ledger.payload_bytes), lambda _: None, lambda: None)
     steps = enumerate(itertools.pairwise(told), 1)
     assert [step for step, (old, new) in steps if new > old] == sent_after
     assert run.exchange.step == 5  # the first round ends after step 1, when nothing is under way
@@ -128,12 +128,14 @@ def test_a_process_with_one_worker_sends_at_once(workers: int, sent_after: list[
 def test_error_feedback_keeps_the_residual_of_each_fragment() -> None:
     run = built(*PLAIN, *UNIFORM4_EF, *STREAM)
     play(run, until=2)
-    (first, _, head, _) = (run.exchange.states[1][name]["residual"] for name in run.parameters)
+    (first, _, head, _) = (
+        run.exchange.states(1)["residual"][name].clone() for name in run.parameters
+    )
     assert first.any()
     assert not head.any()
     play(run, until=4)
-    assert torch.equal(run.exchange.states[1]["body.weight"]["residual"], first)
-    assert run.exchange.states[1]["head.weight"]["residual"].any()
+    assert torch.equal(run.exchange.states(1)["residual"]["body.weight"], first)
+    assert run.exchange.states(1)["residual"]["head.weight"].any()
 
 
 def test_fragments_have_every_so_many_th_layer() -> None:
@@ -206,7 +208,11 @@ def test_a_fragment_that_is_not_finite_drops_the_weights_of_all_workers() -> Non
     play(run, until=3)
 
     def shared() -> list[Tensor]:
-        own = [run.exchange.states, run.optimizer.state_dict(), run.module.state_dict()]
+        own = [
+            [run.exchange.states(i) for i in range(run.world.local)],
+            run.optimizer.state_dict(),
+            run.module.state_dict(),
+        ]
         return [t.clone() for t in tensors_of(own)]
 
     before, step = shared(), run.local.step

@@ -113,7 +113,7 @@ def test_one_matrix_for_embedding_and_decoder_is_sent_once(recipe: Recipe) -> No
     play(run, until=1)
     width, characters = 8, run.splits.num_classes
     layer = 12 * width**2 + 2 * width
-    assert run.link.ledger.payload_bytes == 4 * (characters * width + 64 * width + layer + width)
+    assert run.world.ledger.payload_bytes == 4 * (characters * width + 64 * width + layer + width)
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,15 @@ WORDS = (
         (("compressor=uniform", "dataset.augment=crop_flip"), [SIGNALS]),
         (("compressor=topk", "train.on_nonfinite=skip", "optimizer=adam"), [SIGNALS]),
         (("compressor=powersgd", "train.batch_size=8", "train.accumulate=2"), [SIGNALS]),
-        (("compressor=dgc", ALONE), [SIGNALS, SIZES]),
+        # When the sizes are there, so are the signals.
+        (("compressor=dgc", ALONE), [SIZES]),
         (("compressor=topk", *WORDS), [SIGNALS]),
         (("compressor=topk", *WORDS, "dataset.reading=windows"), [SIGNALS]),
         # A policy that measures gets the time of each step, which ends when the device has done it.
-        ((*GRAVAC, "policy.decide=last"), [SIGNALS, END]),
+        ((*GRAVAC, "policy.decide=last"), [SIGNALS, ENERGIES, END]),
         (GRAVAC, [SIGNALS, ENERGIES, END]),
         # A worker leaves out a local step by itself, and reads each time whether it must.
-        (("train.local_steps=2", ALONE), ["_to_copy"]),
+        (("train.local_steps=2", ALONE), ["tolist"]),
     ],
     ids=str,
 )
@@ -62,5 +63,5 @@ def test_the_host_waits_for_the_signals_and_for_nothing_else(
                     assert counting.waits == [*waits, *([SIGNALS] if is_last else [])]
         assert run.progress.tally.skipped_steps == 0
         counting.clear()
-        run.link.clock.catch_up()
+        run.world.clock.catch_up()
         assert counting.syncs == (0 if END in waits[1:] else 1)

@@ -13,7 +13,7 @@ from processes import World
 from tiny_run import PLAIN, SETTINGS, STEPS_PER_EPOCH, built, play, tiny
 
 from dgc_repro.exchange.sketch import BUCKETS
-from dgc_repro.exchange.step import Stepper, square
+from dgc_repro.exchange.steps import Steps, square
 from dgc_repro.launch.build import build_run
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.adaqs import AdaQS
@@ -100,7 +100,7 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
     run = built(*ADAQS, *PLAIN, "policy.values=[2]")
     own: list[torch.Tensor] = []
     told: list[StepReport] = []
-    opened = Stepper.open
+    opened = Steps.open
 
     def seeing(run: Run, index: int) -> str | None:
         own.append(torch.cat([p.grad.flatten() for p in run.module.parameters()]).double())
@@ -110,7 +110,7 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
         told.append(report)
         return state
 
-    monkeypatch.setattr(Stepper, "open", seeing)
+    monkeypatch.setattr(Steps, "open", seeing)
     monkeypatch.setattr(AdaQS, "after_step", after_step)
     play(run)
     assert len(told) > 5
