@@ -48,10 +48,8 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.topk import TopK as TopK
     from dgc_repro.compressor.uniform import Uniform as Uniform
     from dgc_repro.errors import UserError as UserError
-    from dgc_repro.exchange.attached import Attached as Attached
-    from dgc_repro.exchange.attached import attach as attach
-    from dgc_repro.exchange.comm_hook import HookState as HookState
-    from dgc_repro.exchange.comm_hook import comm_hook as comm_hook
+    from dgc_repro.exchange.door import Attached as Attached
+    from dgc_repro.exchange.door import attach as attach
     from dgc_repro.names import conf_dir as conf_dir
     from dgc_repro.network.lab import Lab as Lab
     from dgc_repro.optimizer.adam import Adam as Adam
@@ -111,10 +109,8 @@ _PUBLIC = {
     "TopK": "compressor.topk",
     "Uniform": "compressor.uniform",
     "UserError": "errors",
-    "attach": "exchange.attached",
-    "Attached": "exchange.attached",
-    "comm_hook": "exchange.comm_hook",
-    "HookState": "exchange.comm_hook",
+    "attach": "exchange.door",
+    "Attached": "exchange.door",
     "conf_dir": "names",
     "Lab": "network.lab",
     "Adam": "optimizer.adam",

@@ -5,23 +5,15 @@ of them, and because `dgc_repro.checked` is a module already.
 """
 
 from dgc_repro.checked import Count, Positive, Share, checked, one_of, within
-from dgc_repro.compressor.interface import ByBatch, Compressor, Context, Measured
+from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.interface import Compressor, Context, PerTensor, Step, Wrapper
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Selecting, num_kept
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.kernel.select import Selection
-from dgc_repro.payload import BatchPayload, Payload, Sparse, Wholes
-from dgc_repro.payload.requests import (
-    AllToAll,
-    Choose,
-    Exchange,
-    Gather,
-    GatherRagged,
-    Many,
-    Max,
-    Mean,
-    Outcome,
-)
+from dgc_repro.payload import BatchPayload, Sparse
 from dgc_repro.policy.interface import (
     ENERGIES,
     MEAN,
@@ -40,36 +32,29 @@ __all__ = [
     "MEAN",
     "OWN",
     "SPREAD",
-    "AllToAll",
     "Batch",
     "BatchPayload",
-    "ByBatch",
-    "Choose",
     "Compressor",
     "Context",
     "Count",
     "DensitySparsifier",
     "EpochReport",
-    "Exchange",
-    "Gather",
-    "GatherRagged",
-    "Many",
-    "Max",
-    "Mean",
-    "Measured",
-    "Outcome",
-    "Payload",
+    "PerTensor",
     "Plan",
     "Policy",
     "Positive",
+    "Quantizer",
     "Rungs",
+    "Segments",
     "Selecting",
     "Selection",
     "Share",
     "Sparse",
     "State",
+    "Step",
     "StepReport",
-    "Wholes",
+    "World",
+    "Wrapper",
     "checked",
     "num_kept",
     "one_of",

@@ -35,13 +35,10 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
-from authors.case import CASES, CPU, Answers, Case, difference, stepped
+from authors.case import CASES, Answers, Case, difference, stepped
 
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.launch.rendezvous import use_loopback
 from dgc_repro.paper.page import markdown_table
 
@@ -221,11 +218,10 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
         for case in (CASES[name] for name in COUNTED):
             assert case.compressor is not None
             counted[0] = 0
-            link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
-            exchange = GradientExchange(case.compressor, case.given[0][0], link, seed=7)
+            exchange = Exchange(case.compressor, case.given[0][0], World(), seed=7)
             for every in case.given:
                 stepped(exchange, [every[rank % len(every)]])
-            found.append((counted[0], link.ledger.payload_bytes))
+            found.append((counted[0], exchange.world.ledger.payload_bytes))
     np.savetxt(Path(folder) / f"{rank}", found, fmt="%d")
     dist.barrier()
     dist.destroy_process_group()

@@ -1,13 +1,13 @@
 """One of several workers whose exchange is answered at once: every other is taken to send what it sends.
 
-The exchange is the real one (exchange/gradients.py). So `make bench` and `recommend` time a method without
+The exchange is the real one (exchange/exchange.py). So `make bench` and `recommend` time a method without
 other workers, and count what it hands over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -15,34 +15,12 @@ from torch import Tensor
 from dgc_repro.bench.rounds import Numbers
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import SUM, Link, Pending, Sizes
+from dgc_repro.exchange.exchange import Exchange, in_memory_order
+from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan
 from dgc_repro.study.compressing import wait_for
 
 FIXED = Plan(0)
-
-
-class AloneWire(SimulatedWire):
-    """One worker of ``world_size``, the only one here: all others send what it sends."""
-
-    def __init__(self, world_size: int, device: torch.device) -> None:
-        super().__init__(world_size, device)
-        self.local_workers = 1
-
-    def combine_(self, how: str, flat: Tensor) -> Pending:
-        if how == SUM and self.world_size > 1:
-            flat.mul_(self.world_size)
-        return Pending()
-
-    def collect(
-        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
-    ) -> tuple[list[list[Tensor]], Pending]:
-        assert sizes is None, "what comes from others is not what this worker sends"
-        (own,) = flats
-        return [[own] * self.world_size], Pending()
 
 
 class Alone:
@@ -62,9 +40,8 @@ class Alone:
         self._device, self._plan = next(iter(self._given.values())).device, plan
         self._clock = Clock(self._device)
         self.calls: dict[str, tuple[float, float]] = {}
-        wire = AloneWire(workers, self._device)
-        link = Link(wire, Ledger(), self._clock, cost=self._note)
-        self._exchange = GradientExchange(compressor, self._gradients, link, unit=unit)
+        world = World(1, size=workers, device=self._device, clock=self._clock, cost=self._note)
+        self._exchange = Exchange(compressor, self._gradients, world, unit=unit)
 
     def step(self) -> Numbers:
         """Seconds of a step, those of its compress and decompress, and the bytes handed over."""
@@ -73,9 +50,7 @@ class Alone:
             self._given[name].copy_(gradient)  # the exchange writes means into them
         wait_for(self._device)
         begin = time.perf_counter()
-        self._exchange.open(0, self._given, self._plan)
-        self._exchange.finish()
-        self._exchange.commit()
+        self._exchange.average([self._given], self._plan)
         wait_for(self._device)
         seconds = time.perf_counter() - begin
         self._clock.end_step(0.0)

@@ -36,8 +36,8 @@ from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.attached import attach
-from dgc_repro.exchange.ddp import wrap
+from dgc_repro.exchange.door import attach
+from dgc_repro.exchange.hook import wrap
 from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.network.lab import Lab
 
@@ -223,9 +223,7 @@ class Runner:
         self._attached = None
         if case.compressor is not None:
             self._ddp = wrap(replay, torch.device("cpu"))
-            self._attached = attach(
-                self._ddp, case.compressor, overlap=case.overlap, timeout_seconds=120.0
-            )
+            self._attached = attach(self._ddp, case.compressor, overlap=case.overlap)
         else:
             self._ddp = DistributedDataParallel(
                 replay,
@@ -247,8 +245,7 @@ class Runner:
         self._ddp(self._start).mean().backward()
         spans: Mapping[str, float] = {}
         if self._attached is not None:
-            self._attached.step()
-            spans = self._attached._exchange.link.clock.report()
+            spans = self._attached._exchange.world.clock.report()
         seconds = time.perf_counter() - begin
         return {
             "seconds": seconds,

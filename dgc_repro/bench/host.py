@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dgc_repro.bench.counting import LARGE
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange import junction as junctions
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import native
 from dgc_repro.kernel.cached import forget
@@ -59,7 +59,7 @@ def pretended(large: Iterable[Any], untimed: Untimed) -> Iterator[None]:
     worker is taken to send what this one sends."""
     from dgc_repro.kernel.gpu.idle import idle
 
-    gather, doubt = dist.all_gather_into_tensor, GradientExchange.doubt
+    gather, seen = dist.all_gather_into_tensor, junctions._seen_on_gpu
     announced = sparse_payload.Sparse.announced
 
     def on_gpu(tensors: Sequence[Tensor]) -> bool:
@@ -77,9 +77,8 @@ def pretended(large: Iterable[Any], untimed: Untimed) -> Iterator[None]:
             forget(sparse_payload.sparse_layout)  # really all workers send other numbers
         return announced(payload, lengths)
 
-    def no_doubt(exchange: GradientExchange) -> Tensor | None:
-        found = doubt(exchange)
-        return None if found is None else found.zero_()
+    def no_doubt(given: Any) -> Any:
+        return [(worker, names, finite.fill_(True)) for worker, names, finite in seen(given)]
 
     with ExitStack() as inside:
         for owner, name, instead in (
@@ -90,7 +89,8 @@ def pretended(large: Iterable[Any], untimed: Untimed) -> Iterator[None]:
             (sparse_payload.Sparse, "check", lambda payload: None),
             (sparse_payload.Sparse, "announced", differing),
             (dist, "all_gather_into_tensor", gathered),
-            (GradientExchange, "doubt", no_doubt),
+            (junctions, "_seen_on_gpu", no_doubt),
+            (junctions, "on_cpu", lambda tensor: False),
         ):
             inside.enter_context(patch.object(owner, name, instead))
         inside.enter_context(idle())

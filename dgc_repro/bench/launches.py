@@ -2,7 +2,7 @@
 
 Counted on fake CUDA tensors (bench/counting.py), so that no GPU is needed and nothing is measured. A method
 is what its YAML in conf/compressor/ says, with its wrappers and without a policy. Its step is
-`Attached.step` of gradients that are there: it compresses, agrees, exchanges and reads the clock. torch's
+that of `attach`, of gradients that are there: it compresses, agrees, exchanges and reads the clock. torch's
 communication hooks get the buckets that DDP makes, and so does plain DDP: its reducer is C++ behind autograd,
 which does not run on fake tensors, so `plain` repeats what it does to a bucket.
 """
@@ -37,13 +37,10 @@ from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.sparseloco import SparseLoCo
 from dgc_repro.compressor.sparsifier import Selecting
-from dgc_repro.exchange.attached import Attached
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import AfterBackward
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Link, Wire
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.junction import AfterBackward
+from dgc_repro.exchange.steps import PolicyProgress, Steps
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.launch.components import build_compressor, build_policy, unallocated
 from dgc_repro.launch.environment import threads
@@ -158,24 +155,41 @@ def shapes_of(config: Config, classes: int) -> Shapes:
     return {name: parameter.shape for name, parameter in named}
 
 
-def attached_of(
-    config: Config, parameters: Mapping[str, nn.Parameter], wire: Wire
-) -> tuple[Attached, GradientExchange]:
-    """The exchange of a method of ours between the workers of a wire, on its device, without a model."""
-    compressor = build_compressor(config, policy := build_policy(config))
-    link = Link(wire, Ledger(), Clock(wire.device))
-    exchange = GradientExchange(compressor, parameters, link, unit=config["exchange"]["unit"])
-    attached = Attached(exchange, AfterBackward(exchange, parameters), policy, dict(parameters))
-    return attached, exchange
+class Loop:
+    """The steps of a method of ours in a loop whose gradients are there, without a model."""
+
+    def __init__(
+        self, config: Config, parameters: Mapping[str, nn.Parameter], device: torch.device
+    ) -> None:
+        self.compressor = build_compressor(config, policy := build_policy(config))
+        self.parameters, self.world = parameters, World(device=device)
+        unit = config["exchange"]["unit"]
+        exchange = Exchange(self.compressor, parameters, self.world, unit=unit)
+        self._steps = Steps(
+            world=self.world,
+            exchange=exchange,
+            junction=AfterBackward(exchange, parameters),
+            policy=policy,
+            parameters=parameters,
+            progress=PolicyProgress(policy.init()),
+        )
+
+    def step(self) -> bool:
+        """Exchange what is in ``param.grad``. Returns whether that has happened."""
+        steps = self._steps
+        steps.begin(steps.exchange.step)
+        finite = steps.open(0) is None
+        with torch.no_grad():
+            happened, _ = steps.settle([], finite=finite)
+        self.world.clock.end_step(0.0)
+        steps.end(1.0, 0.0)
+        return happened
 
 
-def attached_to(
-    config: Config, shapes: Shapes, device: torch.device
-) -> tuple[Attached, GradientExchange, list[nn.Parameter]]:
-    """What `attach` gives for parameters of these shapes, its exchange, and the parameters."""
-    parameters = {n: nn.Parameter(torch.empty(s, device=device)) for n, s in shapes.items()}
-    attached, exchange = attached_of(config, parameters, ProcessGroupWire(device))
-    return attached, exchange, list(parameters.values())
+def loop_of(config: Config, shapes: Shapes, device: torch.device) -> Loop:
+    """The loop of a method for parameters of these shapes."""
+    made = {n: nn.Parameter(torch.empty(s, device=device)) for n, s in shapes.items()}
+    return Loop(config, made, device)
 
 
 def count_exchange(
@@ -183,23 +197,23 @@ def count_exchange(
 ) -> Row:
     """The step of a method of ours. ``large``: takes the operations of torch on many values."""
     with Counting() as counting:
-        attached, exchange, parameters = attached_to(config, shapes, CUDA)
-        leaf = list(nested(exchange.compressor))[-1]
+        loop = loop_of(config, shapes, CUDA)
+        leaf = list(nested(loop.compressor))[-1]
         for _ in range(STEPS):
-            for parameter in parameters:
+            for parameter in loop.parameters.values():
                 parameter.grad = torch.empty_like(parameter)
             counting.clear()
-            attached.ledger.clear()
+            loop.world.ledger.clear()
             happened = False
             with suppress(DynamicOutputShapeException):
-                happened = attached.step()
+                happened = loop.step()
             if counting.unanswered:
                 return {"launches_verdict": f"reads the host ({counting.unanswered})"}
             assert happened
         if large is not None:
             large |= counting.large
         return counted(counting) | {
-            "ledger": sum(attached.ledger.calls_by_collective().values()),
+            "ledger": sum(loop.world.ledger.calls_by_collective().values()),
             **(judge("launches", counting.launches, launches_at_most(leaf)) if judged else {}),
             **(judge("syncs", counting.syncs, syncs_at_most(leaf)) if judged else {}),
         }
@@ -212,14 +226,14 @@ def time_host(
     launches of torch's own."""
     untimed, cpu = host.Untimed(), torch.device("cpu")
     with host.pretended(large, untimed):
-        attached, _, parameters = attached_to(config, shapes, cpu)
+        loop = loop_of(config, shapes, cpu)
         gradients = [torch.zeros(shape) for shape in shapes.values()]
         found = []
         for number in range(WARMUP + REPEATS):
-            for parameter, gradient in zip(parameters, gradients, strict=True):
+            for parameter, gradient in zip(loop.parameters.values(), gradients, strict=True):
                 parameter.grad = gradient.detach()  # others in the same place, as after a backward
             before, *_ = triton_counts()
-            seconds = host.seconds(attached.step, untimed)
+            seconds = host.seconds(loop.step, untimed)
             if number >= WARMUP:
                 launches = operations + triton_counts()[0] - before
                 found.append(1e3 * (seconds + LAUNCH_SECONDS * launches))

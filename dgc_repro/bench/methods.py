@@ -43,6 +43,7 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.kernel import native
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.launch.environment import threads
 
@@ -187,9 +188,9 @@ def _elias_bits(compressor: Compressor, gradient: Tensor) -> float | None:
     """Bits a value of the paper's variable-length code, where the method has one."""
     if not isinstance(compressor, QSGD):
         return None
-    context = Context("gradient", 0, 0, 0, 1, None, (0, 0), Workspace())
-    asked: Any = next(compressor.exchange(gradient, compressor.init(gradient), context))
-    return elias_bits(asked.made().payload) / gradient.numel()
+    context = Context(0, 0, 0, 1, Workspace())
+    own = compressor.encode_batch(Batch(("gradient",), [gradient]), context)
+    return elias_bits(own) / gradient.numel()
 
 
 def heavy_tailed(shape: Sequence[int], generator: torch.Generator) -> Tensor:

@@ -24,25 +24,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.error_feedback import subtracted
-from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
-from dgc_repro.compressor.method import Step, Wrapper
+from dgc_repro.compressor.interface import (
+    Compressor,
+    Context,
+    Step,
+    Wrapper,
+)
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments, numbers_of
-from dgc_repro.payload.requests import Exchange, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @checked
-class BlockMomentum(ByBatch, Wrapper):
+class BlockMomentum(Wrapper):
     """Wraps any compressor; its residual is its own, so no `ErrorFeedback` belongs in the nest.
     ``momentum``: of each worker; optimizer.momentum must be 0.
     State: ``momentum``, ``residual`` (shape of the tensor, f32), ``learning_rate``, ``inner``."""
@@ -76,7 +77,7 @@ class BlockMomentum(ByBatch, Wrapper):
                 kept = e.part(here).tensors
                 kernels.add(fed.part(here), kept, kept, eta)
         inside = context.within("block_momentum")
-        sent = yield from self._inner.step(residuals, out, world, inside)
+        sent = yield from self.inner.step(residuals, out, world, inside)
         for residual, own, before, of_e in zip(residuals, sent, owed, rates, strict=True):
             own.subtract_from_(residual)
             if before:
@@ -85,48 +86,6 @@ class BlockMomentum(ByBatch, Wrapper):
                 for number in of_e.tensors:
                     number.fill_(rate)
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        momentum, residual = (
-            torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device) for _ in range(2)
-        )
-        return {
-            "momentum": momentum,
-            "residual": residual,
-            "learning_rate": 0.0,  # eta_-1
-            "inner": self.inner.init(tensor),
-        }
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        rate = context.learning_rate
-        before = [state["momentum"] for state in states]
-        momentum = kernels.add(batch, before, context.spares("momentum", before), self.momentum)
-        residuals = [state["residual"] for state in states]
-        to = context.spares("residual", residuals)
-        fed = kernels.add(batch, momentum.tensors, to, self.momentum)
-        del batch
-        stretches = [stretch(state["learning_rate"], rate) for state in states]
-        for eta in set(stretches):
-            here = [i for i, own in enumerate(stretches) if own == eta]
-            some = fed.part(here)
-            kernels.add(some, [residuals[i] for i in here], some.tensors, eta)
-        inside = context.within("block_momentum", reads_own=True)
-        inner = [state["inner"] for state in states]
-        outcome = yield from exchange_all(self.inner, fed, inner, inside)
-        own = subtracted(outcome.own, fed, context)
-        owed = fed.tensors if rate else residuals  # no weight changes: what is owed stays owed
-        after = [
-            {
-                "momentum": m,
-                "residual": e,
-                "learning_rate": rate or state["learning_rate"],
-                "inner": inner,
-            }
-            for m, e, state, inner in zip(
-                momentum.tensors, owed, states, outcome.state, strict=True
-            )
-        ]
-        return Outcome(outcome.mean, own, after)
 
 
 def stretch(last: float, now: float) -> float:

@@ -13,19 +13,17 @@ from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained_of_each
-from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.interface import Compressor, Context, Step
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import narrow, widen
 from dgc_repro.payload import Halves
-from dgc_repro.payload.requests import Exchange, Mean, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @checked
-class Cast(Measured, Method):
+class Cast(Compressor):
     """Casts, averages in the narrow type, and casts back. Nothing to set, nothing to keep."""
 
     dtype: ClassVar[torch.dtype]
@@ -37,18 +35,6 @@ class Cast(Measured, Method):
         yield world.mean([mean, *(one.values for one in sent[1:])])
         widen(mean, out, 1.0, accumulate=False, saturate=True)
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        own = self.cast(batch, context)
-        result = context.results(batch)
-        names = batch.names
-        del batch
-        mean = yield Mean(own.values, in_place=not context.own_is_read, names=names)
-        widen(mean, result, 1.0, accumulate=False, saturate=True)
-        return Outcome(result.tensors, own, states)
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return explained_of_each(batch, self.cast(batch, context.within("energy")), context)

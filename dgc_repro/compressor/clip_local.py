@@ -23,11 +23,14 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import Positive, checked, one_of
-from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
-from dgc_repro.compressor.method import Step, Wrapper
+from dgc_repro.compressor.interface import (
+    Compressor,
+    Context,
+    Step,
+    Wrapper,
+)
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.payload.requests import Exchange, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -36,7 +39,7 @@ SHARE, MEAN = OF = ("share", "mean")
 
 
 @checked
-class ClipLocal(ByBatch, Wrapper):
+class ClipLocal(Wrapper):
     """Wraps any compressor, as the outermost wrapper. ``threshold``: the norm that the exchanged
     gradient of all workers is to keep to. ``of``: what of a worker is compared with
     threshold N^-1/2: its share g / N of the sum, or its g (mean)."""
@@ -54,22 +57,7 @@ class ClipLocal(ByBatch, Wrapper):
                 own = Batch(x.names, context.at(worker).buffers("clipped", x))
                 kernels.scale(x, factor, own)
             clipped.append(own)
-        return (yield from self._inner.step(clipped, out, world, context.within("clip_local")))
-
-    def init(self, tensor: Tensor) -> State:
-        return {"inner": self.inner.init(tensor)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        assert context.gradient_norm is not None, "clip_local needs the norm of the whole gradient"
-        factor = self.factor(context.gradient_norm(), context.world_size)
-        if isinstance(factor, Tensor) or factor < 1:
-            clipped = batch.like(context.buffers("clipped", batch))
-            kernels.scale(batch, factor, clipped)
-            batch = clipped
-        inside = context.within("clip_local")
-        inner = [state["inner"] for state in states]
-        outcome = yield from exchange_all(self.inner, batch, inner, inside)
-        return Outcome(outcome.mean, outcome.own, [{"inner": state} for state in outcome.state])
+        return (yield from self.inner.step(clipped, out, world, context.within("clip_local")))
 
     def factor(self, norm: float | Tensor, num_workers: int) -> float | Tensor:
         """What the gradient of this norm is multiplied by: 1 where it is short enough, or a NaN. Of a tensor:

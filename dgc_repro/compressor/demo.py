@@ -30,13 +30,12 @@ import torch
 from dgc_repro.checked import Count, checked, within
 from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.gathering import average
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.kernel import chunks, cosines, native
+from dgc_repro.compressor.interface import Context
+from dgc_repro.kernel import chunks, cosines
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chunks import ChunkLayout, Cut
-from dgc_repro.payload import Cosines, Gathered
-from dgc_repro.payload.requests import Exchange, Gather, Outcome
+from dgc_repro.payload import Cosines
 
 LONGEST_SIDE = 256  # 256^2 = chunks.LARGEST_CHUNK
 
@@ -67,30 +66,16 @@ class DeMo(Quantizer):
         if self.sign:
             torch._foreach_sign_(list(out.tensors))
 
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        own = self.encode_batch(batch, context)
-        payloads = yield Gather(own)
-        result = context.results(batch)
-        mean = payloads.once(_sign_of_mean, result) if self.sign else payloads.mean(result)
-        return Outcome(mean.tensors, own, states)
-
     def encode_batch(self, batch: Batch, context: Context) -> Cosines:
         """Transform, choose and pack."""
         layout = _layout(tuple([tensor.shape for tensor in batch.tensors]), self.chunk, self.k)
         work = context.scratch("chunks", layout.work_size, torch.float32, batch.device)
         cosines.transform(batch, work, layout)
         places, values = layout.choose(work)
-        if batch.native and native.all_finite(values):  # the largest of every block
-            batch.found_finite()
         buffer = context.scratch("chunked", layout.size, torch.uint8, batch.device)
         payload = Cosines(batch.names, layout, buffer, work)
         payload.write(places, values)
         return payload
-
-
-def _sign_of_mean(payloads: Sequence[Any], batch: Batch) -> None:
-    Gathered(payloads).mean(batch)
-    torch._foreach_sign_(list(batch.tensors))
 
 
 @cached()

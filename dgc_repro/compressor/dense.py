@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, Measured, State, joined
-from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.interface import Compressor, Context, Step
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import Wholes
-from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @dataclass(frozen=True)
-class Dense(Measured, Method):
+class Dense(Compressor):
     """Send everything. Tensors of a batch may be of any float types."""
 
     exact = True
@@ -47,26 +45,6 @@ class Dense(Measured, Method):
             waits.append(world.average(parts, some, buffer))
         yield from waits
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        dtypes = {tensor.dtype: None for tensor in batch.tensors}
-        if len(dtypes) > 1:
-            by_dtype = [
-                tuple(i for i, tensor in enumerate(batch.tensors) if tensor.dtype == dtype)
-                for dtype in dtypes
-            ]
-            parts = {
-                places: self.exchange_batch(
-                    batch.part(places), [states[i] for i in places], context
-                )
-                for places in by_dtype
-            }
-            return joined((yield from together(parts)))
-        means = yield Mean(batch, in_place=not context.own_is_read)
-        return Outcome(means, Wholes(batch), states)
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return kernels.energies(batch)

@@ -41,16 +41,19 @@ from torch import Tensor
 
 from dgc_repro.checked import Share, checked, within
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import ByBatch, Context, State, joined
-from dgc_repro.compressor.method import Method, Step, apart
-from dgc_repro.compressor.method import together as side_by_side
-from dgc_repro.kernel import lowrank, native
-from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.compressor.interface import (
+    Compressor,
+    Context,
+    Step,
+    apart,
+    together,
+)
+from dgc_repro.kernel import lowrank
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload import LowRank
-from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -65,7 +68,7 @@ class Kind(NamedTuple):
 
 
 @checked
-class Dion(ByBatch, Method):
+class Dion(Compressor):
     """``rank_fraction``: columns of the factors over the shorter side of a matrix; 1 compresses nothing.
     ``momentum``: mu, of each worker; it is the residual. State of a matrix: ``q``, f32[r, min(rows, cols)];
     zeros before it was drawn. The answer for a matrix is a direction, not a mean: optimizer=dion applies
@@ -108,11 +111,11 @@ class Dion(ByBatch, Method):
             some = [to if x is out else x.part(places) for x in xs]
             inside = replace(context, name=str(kind))  # other buffers, the same random numbers
             names.append(to.names)
-            take = Dense().step if kind is None else partial(self._directions_step, kind)
+            take = Dense().step if kind is None else partial(self._directions, kind)
             steps.append(take(some, to, world, inside))
-        return apart(names, (yield from side_by_side(steps)))
+        return apart(names, (yield from together(steps)))
 
-    def _directions_step(
+    def _directions(
         self, kind: Kind, xs: Sequence[Batch], out: Batch, world: World, context: Context
     ) -> Step:
         """Of matrices of one kind."""
@@ -167,83 +170,6 @@ class Dion(ByBatch, Method):
         factors, *sent = [pair[::-1] if kind.is_wide else pair for pair in pairs]
         lowrank.outer(out, of, *factors, 1.0, accumulate=False)
         return [LowRank(of, *own) for own in sent]
-
-    def init(self, tensor: Tensor) -> State:
-        kind = self.kind(tensor.shape)
-        if kind is None:
-            return {}
-        size = kind.rank, min(_rows_and_cols(tensor.shape))
-        return {"q": torch.zeros(size, dtype=torch.float32, device=tensor.device)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        parts = {}
-        for kind, places in _parts(self, tuple([x.shape for x in batch.tensors])).items():
-            some, of_some = batch.part(places), [states[i] for i in places]
-            inside = context.part(str(kind), places)
-            parts[places] = (
-                Dense().exchange_batch(some, of_some, inside)
-                if kind is None
-                else self._directions(kind, some, of_some, inside)
-            )
-        del batch, some
-        return joined((yield from together(parts)))
-
-    def _directions(
-        self, kind: Kind, batch: Batch, states: Sequence[State], context: Context
-    ) -> Exchange:
-        """The exchange of matrices of one kind."""
-        sizes = tuple([_rows_and_cols(tensor.shape) for tensor in batch.tensors])
-        of, last = Matrices.of(sizes, kind.rank), [state["q"] for state in states]
-        tall = Matrices.of(tuple([(max(size), min(size)) for size in sizes]), kind.rank)
-
-        def scratch(label: str, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return context.scratch(label, size, dtype, batch.device)
-
-        def times(m: Batch, factor: Tensor, out: Tensor, *, transposed: bool) -> None:
-            """out = M factor, or M^T factor, of every M, tall."""
-            if transposed == kind.is_wide:
-                lowrank.times(m, of, factor, out)
-            else:
-                sums = scratch("partial", of.num_partial)
-                lowrank.transposed_times(m, of, factor, sums, out)
-
-        p, q, unit = (
-            scratch(label, sum(each))
-            for label, each in (("p", tall.p_sizes), ("q", tall.q_sizes), ("unit", tall.q_sizes))
-        )
-        keys = partial(context.keys, batch.names, shared=True)
-        lowrank.directions(Batch(batch.names, last), tall, keys, q)
-        if kind.is_whole:
-            m = Batch(batch.names, (yield Mean(batch)), Unchecked())
-            times(m, q, p, transposed=False)
-            mean_p = p
-        else:
-            m = batch
-            times(m, q, p, transposed=False)  # P = M Q
-            if batch.native and native.all_finite(p):  # each row of p has met every value of m
-                batch.found_finite()
-            mean_p = yield Mean(p, names=batch.names)
-        lowrank.orthonormal(mean_p, tall, scratch("work", p.numel(), torch.float64), p)
-        times(batch, p, q, transposed=True)  # R_i = M_i^T P
-        if kind.is_whole:
-            mean_r = scratch("r", q.numel())
-            times(m, p, mean_r, transposed=True)
-            # The gradient may lie in `context.results`, and other simulated workers still read theirs.
-            mean = Batch(batch.names, context.buffers("mean", batch), Unchecked())
-        else:
-            mean_r = yield Mean(q, names=batch.names)
-            mean = context.results(batch)
-
-        following, each = context.spares("q", last), tall.each_q(unit)
-        for r, its_unit in zip(tall.each_q(mean_r), each, strict=True):
-            norms = torch.linalg.vector_norm(r, dim=1, keepdim=True, dtype=torch.float64)
-            its_unit.copy_(torch.where(norms == 0, 0.0, r / norms))
-        torch._foreach_copy_(following, each)
-        factors, own = (p, unit), (p, q.mul_(1 - self.momentum))
-        if kind.is_wide:
-            factors, own = factors[::-1], own[::-1]
-        lowrank.outer(mean, of, *factors, 1.0, accumulate=False)
-        return Outcome(mean.tensors, LowRank(of, *own), [{"q": one} for one in following])
 
 
 @cached()

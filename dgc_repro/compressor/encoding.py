@@ -11,15 +11,13 @@ from torch import Tensor
 
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.gathering import average, gathered
-from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.interface import Compressor, Context, Step
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
 from dgc_repro.payload import BatchPayload, Codes, Signs
-from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 TENSOR_ROW = 512
 
 
-class Quantizer(Measured, Method):
+class Quantizer(Compressor):
     """A method without state that sends its coding of each tensor to everybody."""
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
@@ -40,15 +38,6 @@ class Quantizer(Measured, Method):
     def combine(self, payloads: Sequence[Any], out: Batch) -> None:
         """The answer, from what all workers have sent: their average."""
         average(payloads, out)
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        own = self.encode_batch(batch, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.results(batch))
-        return Outcome(mean.tensors, own, states)
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         own = self.encode_batch(batch, context.within("energy"))

@@ -19,34 +19,27 @@ The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated
 
 from dgc_repro.checked import Share, checked
 from dgc_repro.compressor.interface import (
-    ByBatch,
     Compressor,
     Context,
-    State,
-    exchange_all,
+    Step,
+    Wrapper,
     nested,
 )
-from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
-from dgc_repro.payload import Payload
-from dgc_repro.payload.requests import Exchange, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @checked
-class ErrorFeedback(ByBatch, Wrapper):
+class ErrorFeedback(Wrapper):
     """Wraps any compressor. ``decay``: of the residual, a step: 1 forgets nothing. State: ``residual``
     (shape of the tensor, f32), ``inner``."""
 
@@ -70,38 +63,7 @@ class ErrorFeedback(ByBatch, Wrapper):
             kernels.add(x, e.tensors, e.tensors, self.decay, measured=context.measures)
             for x, e in zip(xs, residuals, strict=True)
         ]
-        sent = yield from self._inner.step(fed, out, world, context.within("error_feedback"))
+        sent = yield from self.inner.step(fed, out, world, context.within("error_feedback"))
         for residual, own in zip(residuals, sent, strict=True):
             own.subtract_from_(residual)
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
-        return {"residual": residual, "inner": self.inner.init(tensor)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        residuals = [state["residual"] for state in states]
-        to = context.spares("residual", residuals)
-        fed = kernels.add(batch, residuals, to, self.decay, measured=context.measures)
-        del batch  # with many simulated workers this frees each one's gradient in turn
-        inside = context.within("error_feedback", reads_own=True)
-        inner = [state["inner"] for state in states]
-        outcome = yield from exchange_all(self.inner, fed, inner, inside)
-        own = subtracted(outcome.own, fed, context)
-        pairs = zip(fed.tensors, outcome.state, strict=True)
-        return Outcome(outcome.mean, own, [{"residual": e, "inner": s} for e, s in pairs])
-
-
-def subtracted(own: Any, fed: Batch, context: Context) -> Any:
-    """What was sent, after ``fed`` has become fed - own. It is copied where it would change with ``fed`` and
-    is still read."""
-    if context.own_is_read and shares_storage(own, fed.tensors):
-        own = own.like([part.clone() for part in own.parts])
-    own.subtract_from_(fed)
-    return own
-
-
-def shares_storage(payload: Payload, tensors: Sequence[Tensor]) -> bool:
-    """Whether a payload is made of one of the tensors: it would change with it."""
-    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-    return any(part.untyped_storage().data_ptr() in storages for part in payload.parts)

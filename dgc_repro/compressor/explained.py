@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.batch import Batch
 
 
 def explained_of_each(batch: Batch, payload: Any, context: Context) -> Tensor:
@@ -21,7 +21,7 @@ def explained_of_each(batch: Batch, payload: Any, context: Context) -> Tensor:
     would be nearer.
 
     batch: x; payload: C(x)."""
-    rest = Batch(batch.names, context.buffers("unexplained", batch), Unchecked())
+    rest = Batch(batch.names, context.buffers("unexplained", batch))
     torch._foreach_copy_(list(rest.tensors), list(batch.tensors))
     payload.subtract_from_(rest)
     return kernels.energies(batch) - kernels.energies(rest)

@@ -1,186 +1,102 @@
-"""What a compressor is: ``init`` and a generator ``exchange``. Wrappers are compressors too.
+"""What a compressor is: ``setup`` once, and a generator ``step``. Wrappers are compressors too.
 
-A new method is one class with these two functions (docs/adding-a-compressor.md).
+A compressor serves a group of tensors for all workers hosted here: one in a real process, all of them where
+they are simulated. Its `step` compresses, asks the `World` for a collective, yields what waits for it, and
+goes on when that has landed. It writes the mean over all workers into ``out`` and returns what each worker
+hosted here has sent, for error feedback.
 
-Laws every compressor obeys (tests/compressor/test_laws.py): agreement, averaging, conservation,
-bytes, purity, resume. Purity has one rule for authors: `exchange` reads its state and returns a new
-one; it may reuse the storage of the old one only through `Context.spare`.
+States change in place. The exchange runs a step when all ranks know that the gradients of all are finite, or
+keeps copies of the states and puts them back (exchange/exchange.py). Laws that every compressor obeys
+(tests/compressor/test_laws.py): agreement, averaging, conservation, bytes, undo, resume.
+
+A new method is one class (docs/adding-a-compressor.md): `Selecting` with its `select`, `Quantizer` with its
+`encode_batch`, `PerTensor` with two functions, or a `Compressor` with a `step`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter
-from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.kernel.workspace import Workspace
-from dgc_repro.payload import Parted
-from dgc_repro.payload.requests import Exchange, Outcome, together
 from dgc_repro.policy.interface import Plan
 
-State = dict[str, Any]
-"""Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
+if TYPE_CHECKING:
+    from dgc_repro.exchange.world import Wait, World
+
 EXCHANGES = "exchanges"
-"""In a state: the number of completed exchanges of the tensor. A method that changes after so many keeps it,
+"""In states: the number of completed exchanges of a tensor. A method that changes after so many keeps it,
 because `Context.step` counts skipped steps too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an exchange may know of its surroundings.
+    """What a step may know of its surroundings.
 
-    ``name``: of the tensor; ``path``: where in the nest of wrappers (of a batch, an entry may be a tuple with
-    a label for each tensor); ``rung``: what the policy planned for this tensor, None where the policy must
-    see energies first (`Choose`).
-    ``own_is_read``: whether `Outcome.own` is read; where it is not, a tensor that is sent whole may be
-    averaged in its own storage. ``into``: where the mean may be written, see `result`.
-    ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for (on a GPU a
-    tensor, f64[]); None where only a part of it is seen. ``learning_rate``: of this step, or 1 throughout
-    where it is not given.
-    ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
-    ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for norms.
-    ``tell_energies``: takes the energies that `Choose` would, with the names of their tensors, where the
-    plan asks for them and has chosen the rung already.
-
-    Of a batch, ``name`` is the batch's, ``into`` and ``raw_energy`` (f64[tensors]) hold something for each
-    tensor, and ``rungs`` are planned for each, where they are not all alike.
+    ``path``: where in the nest of wrappers (an entry may be a tuple with a label for each tensor of a batch).
+    ``slot``: group, bucket and worker: steps that are under way at once have other buffers. ``name``: of the
+    tensor, where a method is written for one. ``plan``: of the policy. ``learning_rate``: of this step, or 1
+    throughout where it is not given. ``choose``: from energies of all workers to the policy's rung; ``tell``:
+    takes them where the plan measures and has chosen the rung already. ``norms``: of each worker's whole
+    gradient, measured when they are first asked for (on a GPU tensors, f64[]). ``raw``: of each worker,
+    ||g||^2 of each tensor before any wrapper, f64[tensors], where the plan asks for norms; ``raw_energy``: of
+    the one worker of `at`.
     """
 
-    name: str
-    step: int
     seed: int
+    step: int
     rank: int
     world_size: int
-    rung: int | None
-    candidates: tuple[int, int]
     workspace: Workspace
+    plan: Plan = field(default_factory=lambda: Plan(0))
     path: tuple[Any, ...] = ()
-    own_is_read: bool = True
-    into: Any = None  # Tensor, of a batch Sequence[Tensor]
-    gradient_norm: Callable[[], float | Tensor] | None = None
+    slot: tuple[int, ...] = ()
+    name: str = ""
     learning_rate: float = 1.0
-    selection: Any = None  # Selection, of a batch Sequence[Selection]
-    raw_energy: Tensor | None = None
-    plan: Plan | None = None
-    slot: tuple[
-        int, ...
-    ] = ()  # group, bucket and worker: steps under way at once have other buffers
-    norms: Callable[[], Sequence[float | Tensor]] | None = None
-    raw: Sequence[Tensor] = ()
     choose: Callable[[Tensor], int] | None = None
     tell: Callable[[Tensor], object] | None = None
-    tell_energies: Callable[[tuple[str, ...], Tensor], None] | None = None
-    rungs: Sequence[int | None] | None = None
+    norms: Callable[[], Sequence[float | Tensor]] | None = None
+    raw: Sequence[Tensor] = ()
+    raw_energy: Tensor | None = None
 
     @property
     def measures(self) -> bool:
         """Whether a ladder in here will look at the energies of what it is given."""
-        if self.plan is not None:
-            return self.plan.rung is None or self.plan.measures
-        return self.tell_energies is not None or None in (self.rungs or [self.rung])
+        return self.plan.rung is None or self.plan.measures
 
-    def within(
-        self,
-        label: str | tuple[str, ...],
-        *,
-        reads_own: bool = False,
-        reads_gradient: bool = False,
-    ) -> Context:
-        """The context of a wrapped compressor: its buffers and random numbers are its own. A wrapper
-        that reads the inner outcome's ``own`` says so, and one that reads its own ``tensor`` after
-        the inner exchange has ended (the mean may lie there by then)."""
-        if self.plan is not None:
-            return replace(self, path=(*self.path, label))
-        return Context(
-            self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
-            self.workspace, (*self.path, label), self.own_is_read or reads_own,
-            None if reads_gradient else self.into, self.gradient_norm,
-            self.learning_rate, raw_energy=self.raw_energy, tell_energies=self.tell_energies,
-            rungs=self.rungs,
-        )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
+    def within(self, label: str | tuple[str, ...]) -> Context:
+        """Inside of a wrapper: buffers and random numbers are its own."""
+        return replace(self, path=(*self.path, label))
 
     def at(self, worker: int) -> Context:
-        """The context of one of the workers hosted here, with buffers of its own."""
+        """Of one of the workers hosted here, with buffers of its own."""
         raw = self.raw[worker] if self.raw else None
         slot = (*self.slot, worker)
         return replace(self, rank=self.rank + worker, slot=slot, raw_energy=raw)
 
-    def part(self, label: str, places: Sequence[int]) -> Context:
-        """The context of some tensors of a batch, with buffers of its own and the same random numbers."""
-
-        def some(values: Any) -> Any:
-            return None if values is None else [values[i] for i in places]
-
-        energy = self.raw_energy
-        return replace(
-            self,
-            name=f"{self.name}/{label}",
-            path=tuple(tuple(some(p)) if isinstance(p, tuple) else p for p in self.path),
-            into=some(self.into),
-            raw_energy=None if energy is None else energy[list(places)],
-            rungs=some(self.rungs),
-        )
-
     def of(self, place: int, name: str) -> Context:
-        """The context of one tensor of a batch."""
-        return replace(
-            self,
-            name=name,
-            path=tuple(p[place] if isinstance(p, tuple) else p for p in self.path),
-            into=None if self.into is None else self.into[place],
-            raw_energy=None if self.raw_energy is None else self.raw_energy[place],
-            rung=self.rung if self.rungs is None else self.rungs[place],
-            rungs=None,
-            selection=None if self.selection is None else self.selection[place],
-        )
+        """Of one tensor of a batch."""
+        path = tuple(p[place] if isinstance(p, tuple) else p for p in self.path)
+        return replace(self, name=name, path=path)
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A reused 1-d buffer of ``size`` elements; content undefined; valid during this exchange."""
-        key = (*self.slot, self.name, *self.path, label)
+        """A reused 1-d buffer of ``size`` elements; content undefined; valid during this step."""
+        key = (self.slot, self.name, self.path, label)
         return self.workspace.scratch(key, size, dtype, device)
 
     def buffers(self, label: str, batch: Batch) -> list[Tensor]:
-        """Reused f32 buffers with the shapes of a batch; content undefined; valid during this exchange."""
+        """Reused f32 buffers with the shapes of a batch; content undefined; valid during this step."""
         flat = self.scratch(label, sum(batch.sizes), torch.float32, batch.device)
         shaped = zip(flat.split(batch.sizes), batch.tensors, strict=True)
         return [part.view(tensor.shape) for part, tensor in shaped]
-
-    def result(self, tensor: Tensor) -> Tensor:
-        """A 1-d buffer for the mean of tensors like this one, f32; content undefined.
-
-        It may be the storage of the gradient that the exchange began with: write when the last
-        answer is there, and read no gradient afterwards. Simulated workers share it."""
-        into: Tensor | None = self.into
-        if (
-            into is None
-            or into.numel() != tensor.numel()
-            or into.dtype != torch.float32
-            or into.device != tensor.device
-            or not into.is_contiguous()
-        ):
-            return self.scratch("mean", tensor.numel(), torch.float32, tensor.device)
-        return into.view(-1)
-
-    def results(self, batch: Batch) -> Batch:
-        """The same for a batch."""
-        if self.into is not None:
-            return Batch(batch.names, self.into, Unchecked())
-        return Batch(batch.names, self.buffers("mean", batch), Unchecked())
-
-    def spare(self, label: str, current: Tensor) -> Tensor:
-        """A reused buffer for the successor of ``current``, a tensor of the state."""
-        return self.workspace.spare((self.name, *self.path, label), current)
-
-    def spares(self, label: str, current: Sequence[Tensor]) -> list[Tensor]:
-        """The same for the tensors of a batch."""
-        return self.workspace.spares((self.name, *self.path, label), current)
 
     def keys(self, names: Sequence[str], *, shared: bool) -> counter.Numbers:
         """The keys of the tensors of a batch: i32[tensors]."""
@@ -192,139 +108,188 @@ class Context:
         return counter.key(self.seed, self.step, self.name, *self.path, -1 if shared else self.rank)
 
 
-@runtime_checkable
-class Compressor(Protocol):
-    """A method of sending a gradient: the state it keeps for a tensor, and one exchange."""
+class Sent(Protocol):
+    """What a worker has sent of a batch."""
 
-    def init(self, tensor: Tensor) -> State:
-        """The state before the first step of a tensor like this one (its values do not matter)."""
+    def subtract_from_(self, batch: Batch) -> None:
+        """batch -= decoded, in one pass."""
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        """Send this worker's ``tensor`` (contiguous, any shape) and return an `Outcome`.
-
-        The tensor is read only, but for the answer that `Context.result` puts there, and it may hold
-        NaN and infinities: the step is then discarded, when every exchange has been opened."""
+    def zero_at_(self, batch: Batch) -> None:
+        """Zero the entries that were sent; nothing where a payload has no places."""
 
 
-@runtime_checkable
-class Batched(Compressor, Protocol):
-    """A compressor that handles all tensors of a step in one exchange: in few kernels."""
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        """`exchange` of every tensor of a batch, each with its state. The `Outcome` has lists."""
+Step = Generator["Wait", None, Sequence[Any]]
+"""Yields what it waits for; returns what each worker hosted here has `Sent`."""
 
 
-def exchange_all(
-    compressor: Compressor, batch: Batch, states: Sequence[State], context: Context
-) -> Exchange:
-    """The exchange of a batch: in one, where the compressor can, else tensor by tensor."""
-    if batch.names and takes_batches(type(compressor)):
-        exchange: Exchange = compressor.exchange_batch(batch, states, context)  # type: ignore[attr-defined]
-        return exchange
-    return one_by_one(compressor, batch, states, context)
+class Compressor:
+    """Base of all compressors. Its settings are fields. The object that a user makes is never changed: an
+    exchange has a copy.
+
+    ``exact``: it takes tensors of any float type as they are. Others get float32."""
+
+    exact: ClassVar[bool] = False
+
+    def setup(self, like: Batch, world: World) -> None:
+        """Make the states for the tensors of a group: see `keep`."""
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        """Average. ``xs``: the tensors of each worker hosted here, all of the group or some (those of a
+        bucket or of a rung). ``out``: where the mean goes; it may be ``xs[0]``, which is read before."""
+        raise NotImplementedError
+
+    def keep(self, label: str, states: Sequence[Segments]) -> None:
+        """Have a state, one for each worker hosted here (the same object again where workers share it). A
+        checkpoint holds it, and a step that is undone leaves it as it was."""
+        vars(self).setdefault("_kept", {})[label] = states
+
+    def kept(self, label: str, names: tuple[str, ...]) -> list[Batch]:
+        """The state of each worker hosted here, of these tensors."""
+        return [state.of(names) for state in vars(self)["_kept"][label]]
+
+    def states(self, worker: int) -> dict[str, Segments]:
+        """All states of a worker hosted here, by label. Those of what is wrapped stand below ``inner.``"""
+        kept: dict[str, Sequence[Segments]] = vars(self).get("_kept", {})
+        found = {label: states[worker] for label, states in kept.items()}
+        for prefix, inside in self.inside():
+            found |= {f"{prefix}.{label}": one for label, one in inside.states(worker).items()}
+        return found
+
+    def inside(self) -> Iterator[tuple[str, Compressor]]:
+        """The compressors that this one is made of, by what the labels of their states begin with."""
+        yield from ()
 
 
-@lru_cache(maxsize=256)
-def takes_batches(kind: type) -> bool:
-    """Whether a class is written for batches. One that overrides the `exchange` of such a class is not."""
-    return next(
-        ("exchange_batch" in vars(base) for base in kind.__mro__ if _EXCHANGES & vars(base).keys()),
-        False,
-    )
+class Wrapper(Compressor):
+    """A compressor around an ``inner`` one."""
+
+    inner: Compressor
+
+    def setup(self, like: Batch, world: World) -> None:
+        self.inner.setup(like, world)
+
+    def inside(self) -> Iterator[tuple[str, Compressor]]:
+        yield "inner", self.inner
 
 
-_EXCHANGES = {"exchange", "exchange_batch"}
+def together(steps: Sequence[Step]) -> Generator[Wait, None, list[Sequence[Any]]]:
+    """Several steps side by side: all ask before any is waited for. What each returns, in their order."""
+    returned: list[Sequence[Any]] = [()] * len(steps)
+    waits: dict[int, Wait] = {}
+
+    def advance(place: int) -> None:
+        try:
+            waits[place] = next(steps[place])
+        except StopIteration as end:
+            returned[place] = end.value
+            waits.pop(place, None)
+
+    for place in range(len(steps)):
+        advance(place)
+    while waits:
+        yield from list(waits.values())
+        for place in list(waits):
+            advance(place)
+    return returned
 
 
-class ByBatch:
-    """A method that is written for batches. A single tensor is a batch of one."""
+class Apart:
+    """What was sent of a batch in parts, each of some of its tensors."""
 
-    def exchange(self: Batched, tensor: Tensor, state: State, context: Context) -> Exchange:
-        batch, shape = Batch((context.name,), [tensor.contiguous()]), tensor.shape
-        del tensor
-        raw, into = context.raw_energy, context.into
-        inside = replace(
-            context,
-            into=None if into is None or not _fits(into, batch) else [into.view(shape)],
-            raw_energy=None if raw is None else raw.view(1),
-        )
-        outcome = yield from self.exchange_batch(batch, [state], inside)
-        return Outcome(outcome.mean[0], outcome.own, outcome.state[0])
+    def __init__(self, parts: Sequence[tuple[tuple[str, ...], Any]]) -> None:
+        """``parts``: the names of the tensors of a part, and what was sent of them."""
+        self.parts = parts
+
+    def _each(self, batch: Batch) -> Iterator[tuple[Batch, Any]]:
+        places = {name: place for place, name in enumerate(batch.names)}
+        for names, sent in self.parts:
+            yield batch.part([places[name] for name in names]), sent
+
+    def subtract_from_(self, batch: Batch) -> None:
+        for part, sent in self._each(batch):
+            sent.subtract_from_(part)
+
+    def zero_at_(self, batch: Batch) -> None:
+        for part, sent in self._each(batch):
+            sent.zero_at_(part)
 
 
-class Measured(ByBatch):
-    """One that can tell the energies of what it would send (`Measurable`)."""
+def apart(names: Sequence[tuple[str, ...]], returned: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """What each worker has sent, from what steps of parts have returned. ``names``: of each part."""
+    if len(returned) == 1:
+        return returned[0]
+    return [Apart(list(zip(names, one, strict=True))) for one in zip(*returned, strict=True)]
+
+
+class PerTensor(Compressor):
+    """A method of one's own that is written for one tensor, in two functions. What it sends of all tensors
+    travels in one collective."""
 
     @abstractmethod
-    def energies(self, batch: Batch, context: Context) -> Tensor:
-        """||x||^2 - ||x - C(x)||^2 of each tensor, f64[tensors], without changing anything."""
+    def compress(self, tensor: Tensor, context: Context) -> Sequence[Tensor]:
+        """What is sent of a tensor (f32, contiguous, any shape): tensors whose sizes depend on its shape
+        alone."""
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        """The same of one tensor: f64[]."""
-        return self.energies(Batch((context.name,), [tensor]), context)[0]
+    @abstractmethod
+    def decompress(self, parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+        """A tensor of this shape, f32, from flat tensors that `compress` has made here or elsewhere."""
 
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = [self._parts_of(x, context.at(worker)) for worker, x in enumerate(xs)]
+        kinds = [[(part.numel(), part.dtype) for part in parts] for parts in sent[0]]
+        rows = [torch.cat([_bytes_of(p) for parts in own for p in parts]) for own in sent]
+        values = sum(n * dtype.itemsize for of_one in kinds for n, dtype in of_one) / 4
+        wait = world.gather(rows, ("parts", context.slot, context.path), values)
+        yield wait
+        every = [_parts_in(row, kinds) for row in wait.rows]
+        for place, tensor in enumerate(out.tensors):
+            total = torch.zeros_like(tensor)
+            for parts in every:
+                own = self.decompress(parts[place], tensor.shape)
+                total += own.view(tensor.shape) * (1.0 / world.size)
+            tensor.copy_(total)
+        return [_Parts(self, parts) for parts in sent]
 
-def energies_of(compressor: object, batch: Batch, context: Context) -> Tensor:
-    """f64[tensors]: what a `Measurable` compressor would explain of each tensor."""
-    if isinstance(compressor, Measured):
-        return compressor.energies(batch, context)
-    assert isinstance(compressor, Measurable), "the builder refuses what cannot be measured"
-    alone = enumerate(zip(batch.names, batch.tensors, strict=True))
-    return torch.stack([compressor.energy(x, context.of(i, name)) for i, (name, x) in alone])
-
-
-def _fits(into: Tensor, batch: Batch) -> bool:
-    """Whether the mean of a batch of one may be written there."""
-    return (
-        into.numel() == batch.sizes[0]
-        and into.dtype == torch.float32
-        and into.device == batch.device
-        and into.is_contiguous()
-    )
-
-
-def joined(outcomes: Mapping[tuple[int, ...], Outcome]) -> Outcome:
-    """The outcome of a batch from those of its parts, by the places of their tensors."""
-    means: dict[int, Tensor] = {}
-    states: dict[int, State] = {}
-    for places, outcome in outcomes.items():
-        means.update(zip(places, outcome.mean, strict=True))
-        states.update(zip(places, outcome.state, strict=True))
-    order, parts = range(len(means)), tuple(outcomes)
-    own = Parted(
-        tuple(outcome.own for outcome in outcomes.values()),
-        lambda batch: [batch.part(places) for places in parts],
-    )
-    return Outcome([means[i] for i in order], own, [states[i] for i in order])
+    def _parts_of(self, x: Batch, context: Context) -> list[list[Tensor]]:
+        each = enumerate(zip(x.names, x.tensors, strict=True))
+        compressed = [self.compress(tensor, context.of(i, name)) for i, (name, tensor) in each]
+        return [[part.contiguous().view(-1) for part in parts] for parts in compressed]
 
 
-def one_by_one(
-    compressor: Compressor, batch: Batch, states: Sequence[State], context: Context
-) -> Exchange:
-    """The exchange of a batch by a method that is written for one tensor."""
-    opened = {
-        name: compressor.exchange(tensor, state, context.of(i, name))
-        for i, (name, tensor, state) in enumerate(
-            zip(batch.names, batch.tensors, states, strict=True)
-        )
-    }
-    names = batch.names
-    del batch
-    outcomes = yield from together(opened)
-    ended = [outcomes[name] for name in names]
-    return Outcome(
-        [outcome.mean for outcome in ended],
-        Parted(tuple(outcome.own for outcome in ended), lambda batch: batch.tensors),
-        [outcome.state for outcome in ended],
-    )
+@dataclass(frozen=True)
+class _Parts:
+    """What was sent of each tensor by a `PerTensor`."""
+
+    method: PerTensor
+    parts: list[list[Tensor]]
+
+    def subtract_from_(self, batch: Batch) -> None:
+        for tensor, parts in zip(batch.tensors, self.parts, strict=True):
+            tensor -= self.method.decompress(parts, tensor.shape).view(tensor.shape)
+
+    def zero_at_(self, batch: Batch) -> None:
+        """Everything was sent: there are no places."""
 
 
-def wrong_shape(mean: Tensor, shape: torch.Size) -> str:
-    """Say what is wrong with a mean that has another shape than its tensor; empty where it has that shape. (A
-    copy into the gradient would broadcast some shapes.)"""
-    if mean.shape == shape:
-        return ""
-    return f"mean has shape {[*mean.shape]}, the tensor {[*shape]}: use .view(tensor.shape)"
+def _bytes_of(part: Tensor) -> Tensor:
+    """The bytes of a flat tensor, filled up to a multiple of 8."""
+    flat = part.view(torch.uint8)
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % 8))
+
+
+def _parts_in(
+    row: Tensor, kinds: Sequence[Sequence[tuple[int, torch.dtype]]]
+) -> list[list[Tensor]]:
+    """The tensors of a row of bytes."""
+    found, at = [], 0
+    for of_one in kinds:
+        parts = []
+        for n, dtype in of_one:
+            size = n * dtype.itemsize
+            parts.append(row[at : at + size].view(dtype))
+            at += -(-size // 8) * 8
+        found.append(parts)
+    return found
 
 
 def nested(compressor: object) -> Iterator[object]:
@@ -338,19 +303,36 @@ def nested(compressor: object) -> Iterator[object]:
                     yield from nested(inner)
 
 
+def keeps_state(compressor: Compressor) -> bool:
+    """Whether a method that wraps no other one has a state."""
+    return type(compressor).setup is not Compressor.setup
+
+
 def check_complete(compressor: object) -> None:
-    """Raise ValueError where a part lacks what its exchange will ask for, before any rank has started."""
+    """Raise ValueError where a part is no compressor, or lacks what its step will ask for, before any rank
+    has started."""
     for part in nested(compressor):
+        name = type(part).__name__
+        if not isinstance(part, Compressor):
+            raise ValueError(
+                f"compressor: {name} is no Compressor; derive it from a class of dgc_repro.extend "
+                "(docs/adding-a-compressor.md)"
+            )
         for before, now in (("encode", "encode_batch"), ("choose", "choose_all")):
             if hasattr(part, before) and hasattr(part, now):
                 raise ValueError(
-                    f"compressor: {type(part).__name__}.{before} is not called; write {now} in its place "
+                    f"compressor: {name}.{before} is not called; write {now} in its place "
                     "(docs/adding-a-compressor.md)"
                 )
-        for name in ("init", "exchange", *getattr(part, "needs", ())):
-            if not hasattr(part, name):
+        if hasattr(part, "exchange") or hasattr(part, "exchange_batch"):
+            raise ValueError(
+                f"compressor: {name} has an exchange that yields requests, which no version since December "
+                "2026 serves; write a step in its place (docs/adding-a-compressor.md)"
+            )
+        for needed in getattr(part, "needs", ()):
+            if not hasattr(part, needed):
                 raise ValueError(
-                    f"compressor: {type(part).__name__} has no attribute {name}; give it one "
+                    f"compressor: {name} has no attribute {needed}; give it one "
                     "(docs/adding-a-compressor.md)"
                 )
 
@@ -365,7 +347,8 @@ class FitsModel(Protocol):
 
 @runtime_checkable
 class Measurable(Protocol):
-    """A compressor that can tell the energy of what it would send, as `Choose` needs."""
+    """A compressor that can tell the energy of what it would send, as a `Ladder` needs."""
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        """||x||^2 - ||x - C(x)||^2, f64[], without changing anything (compressor/explained.py)."""
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        """||x||^2 - ||x - C(x)||^2 of each tensor, f64[tensors], without changing anything
+        (compressor/explained.py)."""

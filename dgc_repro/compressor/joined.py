@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dgc_repro.compressor.method import Method, Step, Wrapper
+from dgc_repro.compressor.interface import Compressor, Context, Step, Wrapper
 from dgc_repro.errors import UserError
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
 
 if TYPE_CHECKING:
-    from dgc_repro.compressor.interface import Context
     from dgc_repro.exchange.world import World
 
 MODEL = "model"  # the name of the vector
@@ -26,7 +25,7 @@ class Joined(Wrapper):
     """A method that sees one vector: the tensors one after another, in the order of registration, and of the
     widest type."""
 
-    inner: Method
+    inner: Compressor
 
     @property
     def exact(self) -> bool:  # type: ignore[override]

@@ -3,9 +3,11 @@
 Paper: Tyagi and Swany, "GraVAC: adaptive compression for communication-efficient distributed DL
 training", IEEE CLOUD 2023 (arXiv:2305.12201), section III: energies of the weakest and a candidate
 rung, and multi-level compression, where the candidate works on what the weakest has left.
-Asks: what the chosen rung asks; `Choose` first (three energies in float64, 24 bytes for all tensors together)
-where the policy must see this step's gradient before it decides. Where it decides afterwards
-(`Plan.measures`) the energies are told and nothing is asked: they travel with the signals of the step.
+Asks: what the chosen rung asks; first the sum over all workers of three energies in float64 (24 bytes for all
+tensors together), where the policy must see this step's gradient before it decides. Where it decides
+afterwards (`Plan.measures`), they travel beside the payload. The energies are ||g||^2 and the energies
+||g||^2 - ||g - C(g)||^2 that the two candidates explain, where g includes the residual. With `Plan.norms`
+three sums of L2 norms follow: of the gradients without their residuals, and of what the candidates explain.
 
 Dense being a rung, "residual = 0" (GraVAC, algorithm 1) and "compression removed for a while"
 (dynamic gradient compression) need no special case: own = sent.
@@ -18,7 +20,6 @@ top-k finds all rungs in one pass over the tensor, and chooses what it would hav
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,16 +27,12 @@ from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import (
-    ByBatch,
     Compressor,
     Context,
-    State,
-    energies_of,
-    exchange_all,
-    joined,
+    Step,
+    apart,
+    together,
 )
-from dgc_repro.compressor.method import Method, Step, apart
-from dgc_repro.compressor.method import together as side_by_side
 from dgc_repro.compressor.sparsifier import (
     Largest,
     Sparsifier,
@@ -47,14 +44,13 @@ from dgc_repro.compressor.topk import largest
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.payload.requests import Choose, Exchange, Outcome, together
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import Wait, World
 
 
 @checked
-class Ladder(ByBatch, Method):
+class Ladder(Compressor):
     """``rungs``: weakest first. State: ``rungs``, one state a rung, only the chosen one moves."""
 
     rungs: tuple[Compressor, ...]
@@ -65,15 +61,14 @@ class Ladder(ByBatch, Method):
 
     def setup(self, like: Batch, world: World) -> None:
         for rung in self.rungs:
-            rung.setup(like, world)  # type: ignore[attr-defined]
+            rung.setup(like, world)
 
-    def inside(self) -> Iterator[tuple[str, Method]]:
+    def inside(self) -> Iterator[tuple[str, Compressor]]:
         for number, rung in enumerate(self.rungs):
-            yield f"rung{number}", rung  # type: ignore[misc]
+            yield f"rung{number}", rung
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         plan = context.plan
-        assert plan is not None
         planned = [plan.for_tensor(name) for name in out.names]
         selections: list[dict[int, Selections]] = [{} for _ in xs]
         told: Wait | None = None
@@ -102,7 +97,7 @@ class Ladder(ByBatch, Method):
             for rung, here in places.items()
         ]
         names = [tuple([out.names[place] for place in here]) for here in places.values()]
-        returned = yield from side_by_side(steps)
+        returned = yield from together(steps)
         if told is not None and context.tell is not None:
             yield told
             context.tell(terms[0])
@@ -136,67 +131,10 @@ class Ladder(ByBatch, Method):
         sent = yield from method.send(chosen_here, to, world, inside)
         return sent
 
-    def init(self, tensor: Tensor) -> State:
-        return {"rungs": [rung.init(tensor) for rung in self.rungs]}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        planned: list[int | None] = list(context.rungs or [context.rung] * len(batch))
-        asking = [i for i, rung in enumerate(planned) if rung is None]
-        selections: dict[int, Selections] = {}
-        if asking or context.tell_energies is not None:
-            selections = self._selections(batch, context)
-            energies = self._energies(batch, selections, context)
-            if asking:
-                names = tuple(batch.names[i] for i in asking)
-                answer = yield Choose(_rows(energies, asking), names)
-                planned = [answer if rung is None else rung for rung in planned]
-            if context.tell_energies is not None:
-                told = [i for i in range(len(batch)) if i not in set(asking)]
-                context.tell_energies(tuple(batch.names[i] for i in told), _rows(energies, told))
-        places: dict[int, list[int]] = {}
-        for i, rung in enumerate(planned):
-            if rung is None or not 0 <= rung < len(self.rungs):
-                raise ValueError(f"the policy chose rung {rung} of a ladder of {len(self.rungs)}")
-            places.setdefault(rung, []).append(i)
-        parts = {
-            tuple(here): self._of_rung(rung, here, batch, states, context, selections)
-            for rung, here in places.items()
-        }
-        rung_of = {tuple(here): rung for rung, here in places.items()}
-        del batch, selections
-        outcomes = yield from together(parts)
-        for here, outcome in outcomes.items():
-            after = []
-            for i, state in zip(here, outcome.state, strict=True):
-                moved = list(states[i]["rungs"])
-                moved[rung_of[here]] = state
-                after.append({"rungs": moved})
-            outcomes[here] = Outcome(outcome.mean, outcome.own, after)
-        return joined(outcomes)
-
-    def _of_rung(
-        self,
-        rung: int,
-        places: Sequence[int],
-        batch: Batch,
-        states: Sequence[State],
-        context: Context,
-        selections: Mapping[int, Selections],
-    ) -> Exchange:
-        """The exchange of the tensors that go through one rung."""
-        inside = context.within(f"rung{rung}")
-        some = batch
-        if len(places) < len(batch):
-            some, inside = batch.part(places), inside.part("rung", places)
-        if rung in selections:
-            inside = replace(inside, selection=selections[rung].part(places))
-        inner = [states[i]["rungs"][rung] for i in places]
-        return exchange_all(self.rungs[rung], some, inner, inside)
-
     def _selections(self, batch: Batch, context: Context) -> dict[int, Selections]:
         """What those candidates choose that are sparsifiers, each among the survivors of the one
         before."""
-        rungs = {i: self.rungs[i] for i in sorted(set(context.candidates))}
+        rungs = {i: self.rungs[i] for i in sorted(set(context.plan.candidates))}
         sparsifiers = {
             i: rung
             for i, rung in rungs.items()
@@ -221,20 +159,15 @@ class Ladder(ByBatch, Method):
     def _energies(
         self, batch: Batch, selections: Mapping[int, Selections], context: Context
     ) -> Tensor:
-        """The numbers of `requests.Choose`: f64[tensors, 3], or f64[tensors, 6] with norms."""
+        """Of each tensor, see the module's docstring: f64[tensors, 3], or f64[tensors, 6] with norms."""
         of_rung: dict[int, Tensor] = {}
-        for index in set(context.candidates):
-            rung = self.rungs[index]
+        for index in set(context.plan.candidates):
+            rung: Any = self.rungs[index]
             if index in selections:
                 of_rung[index] = explained_by(rung, selections[index])
             else:
-                of_rung[index] = energies_of(rung, batch, context.within(f"rung{index}"))
-        columns = [kernels.energies(batch), *(of_rung[index] for index in context.candidates)]
+                of_rung[index] = rung.energies(batch, context.within(f"rung{index}"))
+        columns = [kernels.energies(batch), *(of_rung[index] for index in context.plan.candidates)]
         if context.raw_energy is not None:
             columns += [context.raw_energy.sqrt(), *(e.clamp(min=0).sqrt() for e in columns[1:])]
         return torch.stack(columns, 1)
-
-
-def _rows(energies: Tensor, places: Sequence[int]) -> Tensor:
-    """Those of some tensors. (A list of places would be uploaded to a GPU, which waits.)"""
-    return energies if len(places) == len(energies) else energies[places]

@@ -27,28 +27,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from torch import Tensor
 
 from dgc_repro.checked import Count, checked, within
 from dgc_repro.compressor.encoding import layouts_of
-from dgc_repro.compressor.error_feedback import ErrorFeedback, subtracted
+from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import (
     EXCHANGES,
-    ByBatch,
     Compressor,
     Context,
-    State,
-    exchange_all,
+    Step,
+    Wrapper,
     nested,
 )
-from dgc_repro.compressor.method import Step, Wrapper
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import codes
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments, numbers_of
 from dgc_repro.payload import Codes
-from dgc_repro.payload.requests import Exchange, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -57,7 +53,7 @@ BITS, BLOCK = 8, 2048  # of the error, and of values that share a scale
 
 
 @checked
-class LoCo(ByBatch, Wrapper):
+class LoCo(Wrapper):
     """Wraps any compressor; its error is its own, so no `ErrorFeedback` belongs in the nest. ``beta``: weight
     of the past errors. ``reset_steps``: the errors are forgotten after so many steps; null: never. State:
     ``error`` (u8: scales and codes of the tensor), ``exchanges`` (their number),
@@ -93,7 +89,7 @@ class LoCo(ByBatch, Wrapper):
             error.copy_to_(to, 1.0)
             errors.append(error)
             fed.append(kernels.add(x, to.tensors, to.tensors, measured=context.measures))
-        sent = yield from self._inner.step(fed, out, world, context.within("loco"))
+        sent = yield from self.inner.step(fed, out, world, context.within("loco"))
         counts = [list(state.tensors) for state in self.kept(EXCHANGES, out.names)]
         for worker, (left, own) in enumerate(zip(fed, sent, strict=True)):
             own.subtract_from_(left)
@@ -108,42 +104,3 @@ class LoCo(ByBatch, Wrapper):
                 if self.reset_steps and int(count) % self.reset_steps == 0:
                     state.zero_()
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        size = int(layouts_of((tensor.numel(),), BITS, BLOCK).tensor_bytes[0])
-        codes_of_zeros = torch.zeros(size, dtype=torch.uint8, device=tensor.device)
-        return {"error": codes_of_zeros, EXCHANGES: 0, "inner": self.inner.init(tensor)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        layout = layouts_of(batch.sizes, BITS, BLOCK)
-        buffer = context.scratch("error", layout.size, torch.uint8, batch.device)
-        errors = [state["error"] for state in states]
-        stretches = [
-            buffer[start : start + size]
-            for start, size in zip(
-                layout.starts[0].tolist(), layout.tensor_bytes.tolist(), strict=True
-            )
-        ]
-        torch._foreach_copy_(stretches, errors)
-        error = Codes(batch.names, layout, buffer)
-        fed = batch.like(context.buffers("fed", batch))
-        error.copy_to_(fed, 1.0)
-        fed = kernels.add(batch, fed.tensors, fed.tensors, measured=context.measures)
-        del batch
-        inside = context.within("loco", reads_own=True)
-        inner = [state["inner"] for state in states]
-        outcome = yield from exchange_all(self.inner, fed, inner, inside)
-        own = subtracted(outcome.own, fed, context)
-        following = context.spares("error", errors)
-        left = Batch(fed.names, fed.tensors)  # what is known of the sums does not hold of the rest
-        kernels.scale(left, 1 - self.beta, left)
-        error.add_to_(left, self.beta)
-        codes.quantize(left, layout, buffer, codes.NEAREST)
-        torch._foreach_copy_(following, stretches)
-        counts = [state[EXCHANGES] + 1 for state in states]
-        if self.reset_steps and (due := [c % self.reset_steps == 0 for c in counts]) and any(due):
-            torch._foreach_zero_([e for e, now in zip(following, due, strict=True) if now])
-        after = zip(following, counts, outcome.state, strict=True)
-        return Outcome(
-            outcome.mean, own, [{"error": e, EXCHANGES: n, "inner": s} for e, n, s in after]
-        )

@@ -31,16 +31,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import torch
-from torch import Tensor
-
 from dgc_repro.checked import checked, within
-from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
-from dgc_repro.compressor.method import Step, Wrapper
+from dgc_repro.compressor.interface import (
+    Compressor,
+    Context,
+    Step,
+    Wrapper,
+)
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
-from dgc_repro.payload.requests import Exchange, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -49,7 +49,7 @@ Momentum = Annotated[float, within(0, below=1)]
 
 
 @checked
-class MomentumCorrection(ByBatch, Wrapper):
+class MomentumCorrection(Wrapper):
     """Wraps any compressor, usually an `ErrorFeedback`.
     ``momentum``: of each worker; optimizer.momentum must be 0. ``nesterov``: Nesterov's momentum.
     ``masking``: velocity is zeroed where it was sent (momentum factor masking, 3.2).
@@ -73,29 +73,8 @@ class MomentumCorrection(ByBatch, Wrapper):
                 to = context.at(worker).buffers("nesterov", u)
                 own = kernels.add(x, u.tensors, to, self.momentum)
             fed.append(own)
-        sent = yield from self._inner.step(fed, out, world, context.within("momentum_correction"))
+        sent = yield from self.inner.step(fed, out, world, context.within("momentum_correction"))
         if self.masking:
             for velocity, own in zip(velocities, sent, strict=True):
                 own.zero_at_(velocity)
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        velocity = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
-        return {"velocity": velocity, "inner": self.inner.init(tensor)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        before = [state["velocity"] for state in states]
-        velocity = kernels.add(batch, before, context.spares("velocity", before), self.momentum)
-        step = velocity
-        if self.nesterov:  # g + m u
-            to = context.buffers("nesterov", batch)
-            step = kernels.add(batch, velocity.tensors, to, self.momentum)
-        del batch
-        inside = context.within("momentum_correction", reads_own=True)
-        inner = [state["inner"] for state in states]
-        outcome = yield from exchange_all(self.inner, step, inner, inside)
-        if self.masking:
-            outcome.own.zero_at_(velocity)
-        pairs = zip(velocity.tensors, outcome.state, strict=True)
-        after = [{"velocity": u, "inner": inner} for u, inner in pairs]
-        return Outcome(outcome.mean, outcome.own, after)

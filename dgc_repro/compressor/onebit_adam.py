@@ -27,33 +27,29 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import (
     EXCHANGES,
-    ByBatch,
     Compressor,
     Context,
-    State,
-    exchange_all,
-    joined,
+    Step,
+    Wrapper,
+    apart,
+    together,
 )
-from dgc_repro.compressor.method import Step, Wrapper, apart
-from dgc_repro.compressor.method import together as side_by_side
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments, numbers_of
-from dgc_repro.payload.requests import Exchange, Outcome, together
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @checked
-class OneBitAdam(ByBatch, Wrapper):
+class OneBitAdam(Wrapper):
     """Wraps any compressor, usually an `ErrorFeedback`, as the outermost wrapper. ``beta1``: the optimizer's.
     ``warmup_steps``: steps of plain Adam, before the variance is frozen.
     State: ``momentum`` (shape of the tensor, f32), ``exchanges`` (their number), ``inner``."""
@@ -61,10 +57,6 @@ class OneBitAdam(ByBatch, Wrapper):
     inner: Compressor
     beta1: Momentum = 0.9
     warmup_steps: Annotated[int, within(0)] = 100
-
-    def init(self, tensor: Tensor) -> State:
-        momentum = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
-        return {"momentum": momentum, EXCHANGES: 0, "inner": self.inner.init(tensor)}
 
     def setup(self, like: Batch, world: World) -> None:
         self.keep(
@@ -85,20 +77,18 @@ class OneBitAdam(ByBatch, Wrapper):
                 to = out.part(places)
                 some = [to if x is out else x.part(places) for x in xs]
             names.append(to.names)
-            take = self._warm_step if is_warm else self._compressed_step
+            take = self._averaged if is_warm else self._compressed
             steps.append(take(some, to, world, context))
-        return apart(names, (yield from side_by_side(steps)))
+        return apart(names, (yield from together(steps)))
 
-    def _warm_step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+    def _averaged(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         """Of tensors in their warm-up."""
         sent = yield from Dense().step(xs, out, world, context.within("warm"))
         momentum = self.kept("momentum", out.names)[0].tensors
         kernels.add(out, momentum, momentum, self.beta1)
         return sent
 
-    def _compressed_step(
-        self, xs: Sequence[Batch], out: Batch, world: World, context: Context
-    ) -> Step:
+    def _compressed(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         """Of the others."""
         momentum = self.kept("momentum", out.names)[0].tensors
         fed = [
@@ -106,59 +96,7 @@ class OneBitAdam(ByBatch, Wrapper):
             for worker, x in enumerate(xs)
         ]
         mean = Batch(out.names, context.buffers("mean", out))
-        sent = yield from self._inner.step(fed, mean, world, context.within("onebit_adam"))
+        sent = yield from self.inner.step(fed, mean, world, context.within("onebit_adam"))
         kernels.add(mean, momentum, out.tensors, -self.beta1)
         torch._foreach_copy_(list(momentum), list(mean.tensors))
         return sent
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        spares = context.spares("momentum", [state["momentum"] for state in states])
-        warm = [state[EXCHANGES] < self.warmup_steps for state in states]
-        parts = {}
-        for is_warm, exchange in ((True, self._averaged), (False, self._compressed)):
-            here = tuple(i for i, own in enumerate(warm) if own is is_warm)
-            some, inside = batch, context
-            if len(here) < len(batch):
-                some, inside = batch.part(here), context.part(f"warm {is_warm}", here)
-            if here:
-                of_part = [states[i] for i in here], [spares[i] for i in here]
-                parts[here] = exchange(some, *of_part, inside)
-        del batch, some
-        return joined((yield from together(parts)))
-
-    def _averaged(
-        self, batch: Batch, states: Sequence[State], following: list[Tensor], context: Context
-    ) -> Exchange:
-        """The exchange of tensors in their warm-up. ``following``: where the next momentum is written."""
-        outcome = yield from Dense().exchange_batch(batch, [{}] * len(batch), context)
-        last = [state["momentum"] for state in states]
-        kernels.add(Batch(batch.names, outcome.mean, Unchecked()), last, following, self.beta1)
-        inner = [state["inner"] for state in states]
-        return Outcome(outcome.mean, outcome.own, _after(states, following, inner))
-
-    def _compressed(
-        self, batch: Batch, states: Sequence[State], following: list[Tensor], context: Context
-    ) -> Exchange:
-        """The exchange of the others."""
-        last = [state["momentum"] for state in states]
-        names, result = batch.names, context.results(batch)
-        fed = kernels.add(batch, last, context.buffers("fed", batch), self.beta1)
-        del batch
-        inside = context.within("onebit_adam", reads_gradient=True)
-        inner = [state["inner"] for state in states]
-        outcome = yield from exchange_all(self.inner, fed, inner, inside)
-        torch._foreach_copy_(following, list(outcome.mean))
-        # All simulated workers write the same numbers to the same place.
-        momentum = Batch(names, following, Unchecked())
-        mean = kernels.add(momentum, last, result.tensors, -self.beta1).tensors
-        return Outcome(mean, outcome.own, _after(states, following, outcome.state))
-
-
-def _after(
-    states: Sequence[State], momentum: Sequence[Tensor], inner: Sequence[State]
-) -> list[State]:
-    """The states after one more exchange."""
-    return [
-        {"momentum": m, EXCHANGES: state[EXCHANGES] + 1, "inner": own}
-        for state, m, own in zip(states, momentum, inner, strict=True)
-    ]

@@ -16,19 +16,14 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, within
-from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import (
-    ByBatch,
     Compressor,
     Context,
-    State,
-    exchange_all,
-    joined,
+    Step,
+    Wrapper,
 )
-from dgc_repro.compressor.method import Method, Step, Wrapper
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
-from dgc_repro.payload.requests import Exchange, Outcome, together
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -37,7 +32,7 @@ VECTORS = "vectors"
 
 
 @checked
-class PerLayer(ByBatch):
+class PerLayer(Wrapper):
     """Some tensors go uncompressed. ``dense``: what goes uncompressed, each entry ``vectors`` (tensors of
     at most one dimension) or a pattern on parameter names such as ``fc.*``; ``smaller_than``: tensors with
     fewer values go uncompressed too."""
@@ -45,33 +40,6 @@ class PerLayer(ByBatch):
     inner: Compressor
     dense: Annotated[Sequence[str], "`vectors` or patterns, as ['vectors', 'fc.*']"] = (VECTORS,)
     smaller_than: Annotated[int, within(0, name="a number of values")] = 0
-
-    def init(self, tensor: Tensor) -> State:
-        if self._exempt_by_shape(tensor):
-            return {}
-        # The name is not known here: where a pattern exempts the tensor, `inner`'s state lies idle.
-        return {"inner": self.inner.init(tensor)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        shapes = tuple([tensor.shape for tensor in batch.tensors])
-        dense, others = _parts(tuple(self.dense), self.smaller_than, batch.names, shapes)
-        parts = {}
-        if dense:
-            kept = [states[i] for i in dense]
-            parts[dense] = Dense().exchange_batch(
-                batch.part(dense), kept, context.part("dense", dense)
-            )
-        if others:
-            inner = [states[i]["inner"] for i in others]
-            inside = (context.part("others", others) if dense else context).within("per_layer")
-            parts[others] = exchange_all(self.inner, batch.part(others), inner, inside)
-        del batch
-        outcomes = yield from together(parts)
-        if others:
-            outcome = outcomes[others]
-            wrapped = [{"inner": state} for state in outcome.state]
-            outcomes[others] = Outcome(outcome.mean, outcome.own, wrapped)
-        return joined(outcomes)
 
     def exempt(self, tensor: Tensor, name: str) -> bool:
         """Whether this tensor goes dense."""
@@ -108,7 +76,7 @@ def _parts(
 class Rest(Wrapper):
     """What a `PerLayer` wraps, for the tensors that it does not exempt."""
 
-    inner: Method
+    inner: Compressor
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         return (yield from self.inner.step(xs, out, world, context.within("per_layer")))

@@ -42,22 +42,20 @@ from torch import Tensor
 
 from dgc_repro.checked import Count, checked
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import ByBatch, Context, State, joined
-from dgc_repro.compressor.method import Method, Step, apart
-from dgc_repro.kernel import lowrank, native
+from dgc_repro.compressor.interface import Compressor, Context, Step, apart
+from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.kernel.segments import Segments
 from dgc_repro.payload import LowRank, Wholes
-from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @checked
-class PowerSGD(ByBatch, Method):
+class PowerSGD(Compressor):
     """``rank``: columns of the factors, from 1. State of a matrix: ``q``, f32[r, cols]; zeros before it was
     drawn."""
 
@@ -134,57 +132,6 @@ class PowerSGD(ByBatch, Method):
         if not others:
             return factored
         return apart((to.names, vectors.names), (factored, wholes))
-
-    def init(self, tensor: Tensor) -> State:
-        size = self.matrix(tensor.shape)
-        if size is None:
-            return {}
-        q = torch.zeros(self.rank, size[1], dtype=torch.float32, device=tensor.device)
-        return {"q": q}  # no name is known here: a zero row is drawn when it is used
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        matrices, others = _parts(self, tuple([tensor.shape for tensor in batch.tensors]))
-        if not others:
-            return (yield from self._factored(batch, states, context))
-        whole = [states[i] for i in others]
-        parts = {
-            others: Dense().exchange_batch(batch.part(others), whole, context.part("whole", others))
-        }
-        if matrices:
-            parts[matrices] = self._factored(
-                batch.part(matrices),
-                [states[i] for i in matrices],
-                context.part("matrices", matrices),
-            )
-        del batch
-        return joined((yield from together(parts)))
-
-    def _factored(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        """The exchange of tensors that are sent as factors."""
-        sizes = tuple([_rows_and_cols(tensor.shape) for tensor in batch.tensors])
-        of, last = Matrices.of(sizes, self.rank), [state["q"] for state in states]
-        f32, device = torch.float32, batch.device
-        p = context.scratch("p", sum(of.p_sizes), f32, device)
-        q = context.scratch("q", sum(of.q_sizes), f32, device)
-
-        keys = partial(context.keys, batch.names, shared=True)
-        lowrank.directions(Batch(batch.names, last), of, keys, q)
-        lowrank.times(batch, of, q, p)  # P = M Q
-        if batch.native and native.all_finite(p):  # each row of p has met every value of m
-            batch.found_finite()
-        mean_p = yield Mean(p, names=batch.names)
-
-        work = context.scratch("work", p.numel(), torch.float64, device)
-        sums = context.scratch("partial", of.num_partial, f32, device)
-        lowrank.orthonormal(mean_p, of, work, p)
-        lowrank.transposed_times(batch, of, p, sums, q)  # Q_i = M^T P
-        mean_q = yield Mean(q, names=batch.names)
-
-        following = context.spares("q", last)
-        torch._foreach_copy_(following, of.each_q(mean_q))
-        mean = context.results(batch)
-        lowrank.outer(mean, of, p, mean_q, 1.0, accumulate=False)
-        return Outcome(mean.tensors, LowRank(of, p, q), [{"q": one} for one in following])
 
     def matrix(self, shape: torch.Size) -> tuple[int, int] | None:
         """Rows and columns of a tensor that is sent as factors; None where it goes whole."""

@@ -38,8 +38,7 @@ from torch import Tensor
 from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.gathering import average, gathered
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.method import Step
+from dgc_repro.compressor.interface import Context, Step
 from dgc_repro.compressor.sparsifier import (
     Density,
     Factor,
@@ -54,7 +53,6 @@ from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
 from dgc_repro.payload import Keyed, KeyedLayout, keyed_layout
-from dgc_repro.payload.requests import Exchange, Gather, Mean, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -112,21 +110,6 @@ class RandomK(Selecting):
         whole = keyed_layout(sent[0].layout.sizes, sent[0].layout.counts)
         replace(sent[0], layout=whole, buffer=values.view(torch.uint8)).copy_to_(out, 1.0)
         return sent
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        own = self.coded(batch, context)
-        result = context.results(batch)
-        del batch
-        if self.shared and self.values != "int8":
-            values = yield Mean(own.coded, names=own.names)
-            if self.values == "fp16":
-                values = self._widened(values, context)
-            whole = keyed_layout(own.layout.sizes, own.layout.counts)
-            replace(own, layout=whole, buffer=values.view(torch.uint8)).copy_to_(result, 1.0)
-        else:
-            payloads = yield Gather(own)
-            payloads.mean(result)
-        return Outcome(result.tensors, own, states)
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return explained_of_each(batch, self.coded(batch, context), context)

@@ -30,21 +30,19 @@ Letters: n = values, k = entries wanted, t = threshold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from dgc_repro.checked import checked, within
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import DensitySparsifier, coded, exchange_selected
+from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.sparsifier import DensitySparsifier, coded
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, narrow
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.thresholds import Keys, Mask
-from dgc_repro.payload.requests import Exchange
 
 SEARCH_FROM = 1_048_576  # values: 4 MB
 HALVINGS = 32  # of the range between mean and max; then its ends are neighbours in float32
@@ -75,16 +73,8 @@ class RedSync(DensitySparsifier):
         """Survivors that share a value have lost their order."""
         return not self.quantized
 
-    @property
-    def holds_largest(self) -> bool:
-        """A mean of values says nothing about each of them."""
-        return not self.quantized
-
     def payload_of(self, names: tuple[str, ...], chosen: Selections, context: Context) -> Any:
         return coded(self, names, chosen, context, shared=self.quantized)
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        return (yield from exchange_selected(self, batch, states, context, shared=self.quantized))
 
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         ks = self.each_num_kept(sizes)

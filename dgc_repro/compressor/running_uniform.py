@@ -23,25 +23,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from torch import Tensor
 
 from dgc_repro.checked import checked, one_of, within
 from dgc_repro.compressor.encoding import encode, layouts_of, of_filled
 from dgc_repro.compressor.gathering import average, gathered
-from dgc_repro.compressor.interface import ByBatch, Context, State
-from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.interface import Compressor, Context, Step
 from dgc_repro.compressor.uniform import ROUNDINGS
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
-from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
 
 
 @checked
-class RunningUniform(ByBatch, Method):
+class RunningUniform(Compressor):
     """``bits``: of a value that is sent. ``rounding``: to the grid. State: ``largest``, f32[]."""
 
     bits: Annotated[int, within(3, 16)] = 8
@@ -62,16 +59,3 @@ class RunningUniform(ByBatch, Method):
             sent.append(encode(x, context.at(worker), layout, rounding, scales=steps))
         average((yield from gathered(sent, world, context)), out)
         return sent
-
-    def init(self, tensor: Tensor) -> State:
-        return {"largest": torch.zeros((), device=tensor.device)}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        before = torch.stack([state["largest"] for state in states])
-        largest = torch.maximum(before, sums.peaks(batch))
-        steps = of_filled(largest * (1 / (2 ** (self.bits - 1) - 1)), batch.sizes)
-        layout = layouts_of(batch.sizes, self.bits, None)
-        own = encode(batch, context, layout, ROUNDINGS[self.rounding], scales=steps)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.results(batch))
-        return Outcome(mean.tensors, own, [{"largest": m} for m in largest.unbind()])

@@ -27,7 +27,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,16 +35,14 @@ from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.gathering import average, gathered_ragged, num_wire_bytes, read, wire
-from dgc_repro.compressor.interface import Compressor, Context, Measured, State, energies_of
-from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.interface import Compressor, Context, Step, keeps_state
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.segments import Segments
-from dgc_repro.payload import BatchPayload, Gathered, Parted
-from dgc_repro.payload.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
+from dgc_repro.payload import BatchPayload, Parted
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import Wait, World
@@ -92,9 +89,9 @@ class Shards:
 
 
 @checked
-class Sharded(Measured, Method):
+class Sharded(Compressor):
     """``method``: an `Encoder` or a `Sparsifier`. State: ``owner_residual``, f32[values of the shard
-    this worker owns], empty before the first step (the owner is known in an exchange only)."""
+    this worker owns]."""
 
     method: Encoder | Sparsifier
 
@@ -104,16 +101,13 @@ class Sharded(Measured, Method):
                 f"method: {type(self.method).__name__}, as it is set, cannot be parted into shards; "
                 f"{WITHOUT}"
             )
-        if isinstance(self.method, Compressor) and self.method.init(torch.zeros(2)):
+        if isinstance(self.method, Compressor) and keeps_state(self.method):
             raise ValueError(
                 f"method: {type(self.method).__name__} keeps a state from step to step, which shards do not "
                 f"carry on; {WITHOUT}"
             )
         check_residual(self.method, "method", WITHOUT)
         check_exact(self.method)
-
-    def init(self, tensor: Tensor) -> State:
-        return {OWNER: torch.zeros(0, dtype=torch.float32, device=tensor.device)}
 
     def setup(self, like: Batch, world: World) -> None:
         owned = []
@@ -129,7 +123,7 @@ class Sharded(Measured, Method):
         sent: list[Any] = []
         pieces: list[Sequence[BatchPayload]] = []  # by worker hosted here and by owner
         for worker, x in enumerate(xs):
-            cut = self._cut_selected if is_sparse else self._cut_encoded
+            cut = self._selected if is_sparse else self._encoded
             own, of_owners = cut(x, stretches, context.at(worker))
             sent.append(own)
             pieces.append(of_owners)
@@ -156,7 +150,7 @@ class Sharded(Measured, Method):
         method: Any = self.method
         return _stretches_of(method, batch.names, batch.sizes, workers)
 
-    def _cut_encoded(
+    def _encoded(
         self, x: Batch, stretches: Sequence[Stretches], context: Context
     ) -> tuple[Any, Sequence[BatchPayload]]:
         """The payload of every shard: together, and by owner."""
@@ -167,7 +161,7 @@ class Sharded(Measured, Method):
             pieces.append(compressed(self.method, some, context.within(labels)))
         return Parted(tuple(pieces), lambda whole: [whole.slices(*at) for at in stretches]), pieces
 
-    def _cut_selected(
+    def _selected(
         self, x: Batch, stretches: Sequence[Stretches], context: Context
     ) -> tuple[Any, Sequence[BatchPayload]]:
         """What was selected: as a whole, and by owner of the places."""
@@ -257,85 +251,11 @@ class Sharded(Measured, Method):
         yield wait
         return [read(like, row) for like, row in zip(layouts, wait.rows, strict=True)]
 
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        workers = context.world_size
-        shards = [
-            Shards.of(self.method, n, name, workers)
-            for n, name in zip(batch.sizes, batch.names, strict=True)
-        ]
-        stretches = [_stretches(shards, rank) for rank in range(workers)]
-        sparse = isinstance(self.method, Sparsifier)
-        cut = self._selected if sparse else self._encoded
-        own, pieces = cut(batch, shards, stretches, context)
-        result, residuals = context.results(batch), []
-        starts, ends = stretches[context.rank]
-        for state, start, end in zip(states, starts, ends, strict=True):
-            residuals.append(self._residual(state, end - start, batch.device))
-        names = batch.names
-        del batch
-        # What comes to me are everybody's pieces of my shards, laid out as my own ones.
-        received = yield AllToAll(
-            pieces, (pieces[context.rank],) * workers, ragged=sparse, names=names
-        )
-        to = Batch(names, context.spares(OWNER, residuals))
-        Gathered(received).mean(to)
-        fed = kernels.add(to, residuals, to.tensors)
-        average = compressed(self.method, fed, context.within("owner"))
-        averages = yield (GatherRagged if sparse else Gather)(average, layouts=pieces)
-        average.subtract_from_(fed)
-        mean = averages.once(partial(_joined, stretches), result)
-        return Outcome(mean.tensors, own, [{OWNER: tensor} for tensor in fed.tensors])
-
     def energies(self, batch: Batch, context: Context) -> Tensor:
         """Of what this worker would send; needs a `Measurable` method."""
-        return energies_of(self.method, batch, context)
-
-    def _encoded(
-        self,
-        batch: Batch,
-        shards: Sequence[Shards],
-        stretches: Sequence[Stretches],
-        context: Context,
-    ) -> tuple[Parted, tuple[BatchPayload, ...]]:
-        """The payload of every shard: together, and by owner."""
-        unchecked = Unchecked()
-        pieces = []
-        for rank, (starts, ends) in enumerate(stretches):
-            some = batch.slices(starts, ends)
-            labels = tuple([f"shard{one.owned_by(rank)}" for one in shards])
-            pieces.append(compressed(self.method, some, context.within(labels)))
-            unchecked |= some.unchecked
-            batch.unchecked.peaks += some.unchecked.peaks
-        batch.unchecked.difference_update(set(batch.names) - unchecked)
-        own = Parted(tuple(pieces), lambda whole: [whole.slices(*ends) for ends in stretches])
-        return own, tuple(pieces)
-
-    def _selected(
-        self,
-        batch: Batch,
-        shards: Sequence[Shards],
-        stretches: Sequence[Stretches],
-        context: Context,
-    ) -> tuple[BatchPayload, tuple[BatchPayload, ...]]:
-        """What was selected: as a whole, and by owner of the places."""
-        assert isinstance(self.method, Sparsifier)
-        chosen = select_all(self.method, batch, context)
-        whole = coded(self.method, batch.names, chosen, context)
-        parts = chosen.cut(stretches)
-        pieces = [
-            coded(self.method, batch.names, part, context.within(f"shard of {rank}"))
-            for rank, part in enumerate(parts)
-        ]
-        return whole, tuple(pieces)
-
-    def _residual(self, state: State, size: int, device: torch.device) -> Tensor:
-        residual: Tensor = state[OWNER]
-        if residual.numel() not in (0, size):
-            raise ValueError(
-                f"owner residual of {residual.numel()} values, this worker's shard has {size}: the state "
-                "is of another number of workers"
-            )
-        return residual if residual.numel() == size else torch.zeros(size, device=device)
+        method: Any = self.method
+        found: Tensor = method.energies(batch, context)
+        return found
 
 
 def compressed(

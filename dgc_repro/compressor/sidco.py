@@ -67,23 +67,18 @@ Letters: n = values, k = entries wanted, d = share a stage passes, M = stages, t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dgc_repro.checked import checked, one_of, within
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
+from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, Numbers, narrow
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.segments import numbers_of
 from dgc_repro.kernel.thresholds import Mask, Moments, Reals, each
-from dgc_repro.payload.requests import Exchange, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -112,7 +107,7 @@ class SIDCo(DensitySparsifier):
     refines = False  # a fit of survivors, which begin at a threshold, would take them to begin at 0
 
     def setup(self, like: Batch, world: World) -> None:
-        first = self.init(torch.empty(0))
+        first = self._first_state()
         for label, value in first.items():
             each = [numbers_of(like.names) for _ in range(world.local)]
             for one in each:
@@ -122,7 +117,7 @@ class SIDCo(DensitySparsifier):
     def encode(self, x: Batch, context: Context) -> Any:
         adapted = {label: self.kept(label, x.names)[context.slot[-1]] for label in STATE}
         stages = np.array([int(own) for own in adapted["stages"].tensors])
-        chosen = mark_finite(x, self._in_stages(x, x.sizes, stages, context))
+        chosen = self._in_stages(x, x.sizes, stages, context)
         for place, (count, n) in enumerate(zip(chosen.counts, x.sizes, strict=True)):
             before = {label: one.tensors[place].item() for label, one in adapted.items()}
             whole = {label: v if label == "last" else int(v) for label, v in before.items()}
@@ -130,27 +125,14 @@ class SIDCo(DensitySparsifier):
                 adapted[label].tensors[place].fill_(value)
         return self.payload_of(x.names, chosen, context)
 
-    def init(self, tensor: Tensor) -> State:
+    def _first_state(self) -> dict[str, Any]:
+        """Of every tensor."""
         first = self._first_stages()
         stages = first if self.stages else min(first, self._most_stages())
         return {
             "stages": stages, "direction": 1, "change": 0, "hold": 0,
             "sent": 0, "steps": 0, "last": 0.0,
         }  # fmt: skip
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        if context.selection is None:
-            stages = np.array([state["stages"] for state in states])
-            sent = mark_finite(batch, self._in_stages(batch, batch.sizes, stages, context))
-        else:
-            sent = Selections.of(context.selection)
-        sizes, inside = batch.sizes, replace(context, selection=sent)
-        outcome = yield from exchange_selected(self, batch, states, inside)
-        following = [
-            self._adapted(state, count, n)
-            for state, count, n in zip(states, sent.counts, sizes, strict=True)
-        ]
-        return Outcome(outcome.mean, outcome.own, following)
 
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         """With the first number of stages: the state is the exchange's."""
@@ -165,7 +147,7 @@ class SIDCo(DensitySparsifier):
         """So many that a stage passes a half."""
         return max(1, math.ceil(math.log(self.share_sent) / math.log(0.5)))
 
-    def _adapted(self, state: State, sent: int, n: int) -> State:
+    def _adapted(self, state: dict[str, Any], sent: int, n: int) -> dict[str, Any]:
         """The state after a step that sent so many entries: algorithm 1, with a direction."""
         k = self.num_kept(n)
         if self.stages is not None or k == 0:

@@ -26,10 +26,9 @@ from typing import Any
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.encoding import Quantizer, signs_of
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.interface import Context
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import Signs, vote
-from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 
 @checked
@@ -41,12 +40,6 @@ class SignSGD(Quantizer):
 
     def combine(self, payloads: Sequence[Any], out: Batch) -> None:
         vote(payloads, out)
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        own = self.encode_batch(batch, context)
-        payloads = yield Gather(own)
-        majority = payloads.once(vote, context.results(batch))
-        return Outcome(majority.tensors, own, states)
 
     def encode_batch(self, batch: Batch, context: Context) -> Signs:
         """Pack the signs."""

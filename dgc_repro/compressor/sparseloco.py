@@ -36,7 +36,7 @@ from dgc_repro.checked import Share, checked, within
 from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import num_kept
-from dgc_repro.kernel import chunks, native
+from dgc_repro.kernel import chunks
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chunks import ChunkLayout, Cut
@@ -62,8 +62,6 @@ class SparseLoCo(Quantizer):
         work = context.scratch("chunks", layout.work_size, torch.float32, batch.device)
         chunks.copy_in(batch, work, layout)
         places, values = layout.choose(work)
-        if batch.native and native.all_finite(values):  # the largest of every chunk
-            batch.found_finite()
         codes, levels = binned(values, layout, self.bits)
         buffer = context.scratch("chunked", layout.size, torch.uint8, batch.device)
         payload = Chunked(batch.names, layout, buffer, work)

@@ -11,24 +11,22 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.compressor.gathering import average, gathered, gathered_ragged
-from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.compressor.method import Method, Step
+from dgc_repro.compressor.interface import Compressor, Context, Step
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel import native, select
+from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
-from dgc_repro.kernel.chosen import Late, Selections
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.payload import Sparse
-from dgc_repro.payload.requests import Exchange, Gather, GatherRagged, Later, Outcome
 from dgc_repro.payload.sparse import CODINGS, PLAIN
 
 if TYPE_CHECKING:
@@ -120,37 +118,6 @@ def check_exact(sparsifier: object) -> None:
         )
 
 
-def mark_finite(batch: Batch, chosen: Selections) -> Selections:
-    """Mark the tensors as finite if all selections are, and return these. They must hold the largest entries
-    of each tensor: a NaN or an infinity would be one of them."""
-    if batch.native and native.all_finite(chosen.values):
-        batch.found_finite()
-    return chosen
-
-
-def exchange_selected(
-    sparsifier: Any,
-    batch: Batch,
-    states: Sequence[State],
-    context: Context,
-    *,
-    shared: bool = False,
-) -> Exchange:
-    """Send what a sparsifier selects of each tensor, or what a ladder has selected already, and average.
-    ``shared``: all entries of a tensor have one value."""
-    chosen = context.selection
-    if chosen is None:
-        chosen = select_all(sparsifier, batch, context)
-    chosen = Selections.of(chosen)
-    encode = partial(coded, sparsifier, batch.names, chosen, context, shared=shared)
-    own: Any = Later(encode, chosen.unread) if isinstance(chosen, Late) else encode()
-    result = context.results(batch)
-    del batch
-    payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
-    sent = own.made() if isinstance(own, Later) else own
-    return Outcome(payloads.mean(result).tensors, sent, states)
-
-
 def one_by_one(sparsifier: Any, batch: Batch, context: Context) -> Selections:
     """What a sparsifier selects of each tensor."""
     each = enumerate(zip(batch.names, batch.tensors, strict=True))
@@ -178,7 +145,7 @@ def refine_all(
     return Selections.of([sparsifier.refine(x, context.of(i, name)) for i, (name, x) in each])
 
 
-class Selecting(Measured, Method):
+class Selecting(Compressor):
     """A method that is its `select`. ``ragged``: as of `Sparsifier`."""
 
     needs: ClassVar[tuple[str, ...]] = ("select", "ragged")
@@ -208,12 +175,6 @@ class Selecting(Measured, Method):
         average(every, out)
         return sent
 
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        return (yield from exchange_selected(self, batch, states, context))
-
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return explained_by(self, self.select_all(batch, context))
 
@@ -242,11 +203,6 @@ class DensitySparsifier(Selecting):
         """k / n."""
         return share_sent(self.density, self.factor)
 
-    @property
-    def holds_largest(self) -> bool:
-        """Whether a NaN or an infinity would be among what is sent."""
-        return True
-
     def num_kept(self, n: int) -> int:
         """k, of a tensor of n values."""
         return num_kept(n, self.share_sent)
@@ -265,10 +221,7 @@ class DensitySparsifier(Selecting):
         chooser = _chooser(kind)
         if "choose_all" not in vars(chooser):
             return one_by_one(self, batch, context)
-        chosen = self.choose_all(batch, batch.sizes, context)
-        if self.holds_largest and chooser.__module__.startswith("dgc_repro."):
-            return mark_finite(batch, chosen)
-        return chosen
+        return self.choose_all(batch, batch.sizes, context)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         x = Batch((context.name,), [survivors.values])

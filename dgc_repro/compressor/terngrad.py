@@ -34,13 +34,11 @@ from torch import Tensor
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.encoding import Quantizer, counts, encode, layouts_of, of_filled
 from dgc_repro.compressor.gathering import average, gathered
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.method import Step
+from dgc_repro.compressor.interface import Context, Step
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import Codes
-from dgc_repro.payload.requests import Exchange, Gather, Max, Outcome
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -71,15 +69,6 @@ class TernGrad(Quantizer):
         sent = [_encode(x, own, context.at(worker)) for worker, (x, own) in each]
         average((yield from gathered(sent, world, context)), out)
         return sent
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        scales = self.scales(batch)
-        if self.shared_scale:
-            scales = yield Max(scales, batch.names)
-        own = _encode(batch, scales, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.results(batch))
-        return Outcome(mean.tensors, own, states)
 
     def encode_batch(self, batch: Batch, context: Context) -> Codes:
         """Ternarize by this worker's own scales, and pack."""

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest, mark_finite
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
@@ -49,6 +49,4 @@ class TopK(DensitySparsifier):
 def largest(batch: Batch, rungs: Sequence[Largest], context: Context) -> list[Selections]:
     """The entries of largest magnitude of each tensor, for several numbers that fall."""
     ks = [tuple([rung.num_largest(n) for n in batch.sizes]) for rung in rungs]
-    chosen = chosen_of.topk(batch, ks, context.scratch)
-    mark_finite(batch, chosen[0])
-    return chosen
+    return chosen_of.topk(batch, ks, context.scratch)

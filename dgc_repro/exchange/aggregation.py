@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.interface import Compressor, keeps_state
 from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.sharded import Encoder, Sharded
 from dgc_repro.compressor.sparsifier import Sparsifier
@@ -43,6 +41,6 @@ def _refusal(method: Compressor) -> str:
         return ""
     if getattr(method, "gather_only", False):
         return f"{title}, as it is set, goes no other way than its own"
-    if method.init(torch.zeros(2)):
+    if keeps_state(method):
         return f"{title} keeps a state"
     return "" if isinstance(method, Sparsifier | Encoder) else f"{title} is no such method"

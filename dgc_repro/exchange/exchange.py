@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Context, FitsModel, nested
+from dgc_repro.compressor.interface import Compressor, Context, FitsModel, Step, nested
 from dgc_repro.compressor.joined import MODEL, Joined
 from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.method import Method, Step
 from dgc_repro.compressor.per_layer import PerLayer, Rest
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.world import Wait, World
@@ -49,7 +48,7 @@ class Group:
     """Parameters that one method serves."""
 
     names: tuple[str, ...]
-    method: Method
+    method: Compressor
 
     @property
     def exact(self) -> bool:
@@ -146,13 +145,10 @@ class Exchange:
                 for worker, tensors in enumerate(given)
             ]
             context = Context(
-                name="",
                 step=self.step,
                 seed=self.seed,
                 rank=self.world.rank,
                 world_size=self.world.size,
-                rung=plan.rung,
-                candidates=plan.candidates,
                 workspace=self._buffers,
                 learning_rate=self.learning_rate,
                 plan=plan,
@@ -164,6 +160,12 @@ class Exchange:
             )
             steps.append(group.method.step(xs, xs[0], self.world, context))
         return Running(steps, self.world)
+
+    def average(self, gradients: Sequence[Gradients], plan: Plan | None = None) -> None:
+        """A whole step of gradients that are known to be finite. The means end in the first worker's."""
+        self.run(gradients, plan or Plan(0)).finish()
+        self.put()
+        self.step += 1
 
     def put(self, *, owe: bool = False) -> None:
         """Write means that were computed in float32 into gradients of other types. ``owe``: what a narrower
@@ -308,7 +310,7 @@ def in_memory_order(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _residual(method: Method, worker: int) -> Segments | None:
+def _residual(method: Compressor, worker: int) -> Segments | None:
     """What a method owes, by parameter, if it keeps that."""
     states = method.states(worker).items()
     return next((state for label, state in states if label.endswith("residual")), None)

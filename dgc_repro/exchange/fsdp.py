@@ -20,21 +20,20 @@ What is private to torch stays inside `Unit`. `Unit.parts` reads the flat layout
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.errors import UserError, refuse_first_of
-from dgc_repro.exchange.ddp import fit_together, put, refuse_capture
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.hook import refuse_capture
+from dgc_repro.exchange.junction import Junction, first_non_finite
 from dgc_repro.exchange.process_group import group_of_some, splits
-from dgc_repro.policy.interface import OWN, Plan, Policy
+from dgc_repro.exchange.world import World
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -137,90 +136,76 @@ class Unit:
         }
 
 
-class PerUnit:
+class PerUnit(Junction):
     """The exchange of each unit's shard while backward goes on; plans must be known before the step."""
 
     overlaps = True
-    missing: frozenset[str] = frozenset()  # a unit has all its gradients, or takes no part
 
     def __init__(
-        self, exchange: GradientExchange, units: list[Unit], kept: Mapping[int, Tensor]
+        self,
+        exchange: Exchange,
+        parameters: Mapping[str, nn.Parameter],
+        everybody: World,
+        units: list[Unit],
+        kept: Mapping[int, Tensor],
     ) -> None:
         """``kept``: the shards of units that wait for a later backward."""
-        self._exchange = exchange
-        self._units = units
-        self._kept = kept
-        self._plan = Plan(None)
-        self._handed_over: set[int] = set()  # units, since the last step
-
-    @property
-    def pending(self) -> bool:
-        """Whether the exchange of a backward has not been finished by a step."""
-        return bool(self._handed_over)
-
-    def begin(self, plan: Plan) -> None:
-        self._plan = plan
+        super().__init__(exchange, parameters, everybody)
+        self._units, self._kept = units, kept
+        self._error: Exception | None = None
 
     @torch.no_grad()
     def hand_over(self, index: int, shard: Tensor) -> None:
-        """FSDP has reduce-scattered the gradient of a unit: average it over the nodes, in place."""
-        self.refuse_repeated(index)
-        gradients = self._units[index].parts(shard)
-        self._handed_over.add(index)
+        """FSDP has reduce-scattered the gradient of a unit: average it over the nodes, in place. What goes
+        wrong is raised when backward is over."""
+        exchange = self.exchange
+        if not self.pending:
+            self.pending, self.bad = True, [None]
+            exchange.keep()
+        try:
+            if self._error is None:
+                self._average(self._units[index].parts(shard), shard, index)
+        except Exception as error:
+            self._error = error
+
+    def _average(self, gradients: dict[str, Tensor], shard: Tensor, index: int) -> None:
         if shard.is_cuda:  # not every torch keeps the shard until this stream has read it
             shard.record_stream(torch.cuda.current_stream(shard.device))
         if not gradients:
             return
-        exchange = self._exchange
-        exchange.open_any(0, gradients, self._plan, part=index)  # the other nodes wait
-        for name, mean in exchange.finish(index).items():
-            gradient = gradients[name]
-            put(mean, gradient)
-            if gradient.dtype != mean.dtype:  # the shard has a narrower type
-                exchange.owe(name, mean - gradient)
+        if bad := first_non_finite(gradients):
+            self.bad[0] = self.bad[0] or bad
+            shard.zero_()  # the other nodes wait; the step will be undone
+        self.exchange.run([gradients], self.plan, part=index + 1).finish()
+        self.exchange.put(owe=True)
 
     def refuse_thawed(self) -> None:
         """See `Unit.refuse_thawed`. Nothing has been sent when a forward begins."""
         for unit in self._units:
             unit.refuse_thawed()
 
-    def refuse_repeated(self, index: int) -> None:
-        """Raise UserError where the gradient of this unit was exchanged and no step has followed."""
-        if index in self._handed_over:
-            self.refuse_another()
-
-    def refuse_another(self) -> NoReturn:
-        """A backward has exchanged its gradients, no step has finished it, and another is about to begin."""
-        raise UserError(
-            "backward: the gradients of an earlier backward were exchanged, and another pass began before "
-            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and "
-            "run those before it under model.set_requires_gradient_sync(False)"
-        )
-
-    def open(self, worker: int) -> str | None:
-        if not self._handed_over:
-            raise UserError(
-                "backward: FSDP has reduced no gradient since the last exchange.step(); call it once a step, "
-                "and run the last backward of a step under model.set_requires_gradient_sync(True) and "
-                "model.set_requires_all_reduce(True)"
-            )
+    def open(self, names: Collection[str] | None = None) -> str | None:
+        self.pending = False
+        if self._error is not None:
+            error, self._error = self._error, None
+            self.exchange.undo()
+            raise error
         if self._kept:
             name = self._units[min(self._kept)].name
             raise UserError(
                 f"model: the last backward of this step left out the unit {name!r}, which has gradients of "
                 "an earlier one under set_requires_all_reduce(False); use set_requires_gradient_sync(False)"
             )
-        self._handed_over.clear()
-        return self._exchange.non_finite.get(worker)
+        return self.bad[0]
 
-    def serve(self) -> None:
-        """Each unit was exchanged during backward."""
-
-    def finish(self, absent: Collection[str]) -> None:
-        """FSDP has put the means into ``param.grad``."""
-
-    def close(self) -> None:
-        """Nothing to end."""
+    def settle(
+        self, numbers: Sequence[float | Tensor], *, finite: bool
+    ) -> tuple[bool, list[float]]:
+        happens, sums = self.agreeing(numbers, frozenset(), finite=finite)()
+        if not happens:
+            self.exchange.undo()
+            self.exchange.told.clear()
+        return happens, sums
 
 
 class UnitHooks:
@@ -228,10 +213,13 @@ class UnitHooks:
     them as FSDP's own all-reduce does while none is.
 
     ``kept``: the shards of units whose last backward did not leave the node, by index. Until a backward does,
-    FSDP adds zeros to ``param.grad``."""
+    FSDP adds zeros to ``param.grad``. ``finish``: called when a backward is over that has left the node.
+    ``owner``: what is attached."""
 
     def __init__(self, units: list[Unit], group: dist.ProcessGroup) -> None:
         self.junction: PerUnit | None = None
+        self.finish: Callable[[], None] | None = None
+        self.owner: object = None
         self.kept: dict[int, Tensor] = {}
         self._units = units
         self._group = group
@@ -243,7 +231,6 @@ class UnitHooks:
         unit, junction = self._units[index], self.junction
         if junction is not None:
             refuse_capture()
-            junction.refuse_repeated(index)
         if unit.waits or index in self.kept:
             unit.parts(shard)  # whether it is whole
         if index in self.kept:
@@ -256,6 +243,10 @@ class UnitHooks:
                 shard if unit.sums else shard.div_(self._group.size()), group=self._group
             )
         else:
+            if not junction.pending and self.finish is not None:
+                # FSDP ends its backward in such a callback, which it has asked for already.
+                engine = torch.autograd.Variable._execution_engine
+                engine.queue_callback(partial(engine.queue_callback, self.finish))
             junction.hand_over(index, shard.mul_(self._group.size()) if unit.sums else shard)
 
 
@@ -415,24 +406,3 @@ def _units(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
             if group is not None and id(group) not in seen:
                 seen.add(id(group))
                 yield name, module, group
-
-
-def fit_units(compressor: Compressor, policy: Policy, unit: str, overlap: bool) -> None:
-    """Raise UserError unless compressor and policy can do with one unit after another."""
-    fit_together(compressor, policy, unit, False)
-    other = 'policy with decide="last"' if hasattr(policy, "decide") else "policy that plans before"
-    name = type(policy).__name__
-    clips = any(isinstance(part, ClipLocal) for part in nested(compressor))
-    refuse_first_of(
-        {
-            "unit: FSDP hands over one unit of the model after another; leave unit out": unit
-            != "layer",
-            "overlap: FSDP's gradients are always exchanged during backward; leave overlap out": overlap,
-            f"policy: {name} decides from the gradients of the whole step, and FSDP hands over one unit "
-            f"after another; take a {other}": policy.chooses,
-            f"policy: {name} needs each worker's own gradient, which FSDP has reduced by then; take another "
-            "policy": policy.watches == OWN,
-            "compressor: clip_local needs the norm of the whole gradient, and FSDP hands over one unit after "
-            "another; leave it out": clips,
-        }
-    )

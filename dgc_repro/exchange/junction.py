@@ -51,6 +51,7 @@ class Junction:
     known. ``everybody``: who agrees, where that is more than the exchange's world."""
 
     overlaps = False
+    pending = False  # parts of a step have been exchanged, and the ranks have not agreed
 
     def __init__(
         self, exchange: Exchange, parameters: Parameters, everybody: World | None = None
@@ -226,7 +227,7 @@ class PerBucket(Junction):
     """The exchange of each bucket while backward goes on; plans must be known before the step.
 
     ``scale``: of the loss in the last backward: each bucket is unscaled before it is compressed, and the
-    means stay unscaled. ``pending``: whether buckets have come since the last step."""
+    means stay unscaled."""
 
     overlaps = True
 
@@ -241,7 +242,8 @@ class PerBucket(Junction):
         """``leaves_some``: whether DDP leaves the gradient of a parameter that no rank used as it was, hook
         or not."""
         super().__init__(exchange, parameters)
-        self.scale, self.pending, self.has_all = 1.0, False, False
+        self.scale, self.has_all = 1.0, False
+        self.before: Callable[[], None] | None = None  # anything of a step is sent
         self._scaler, self._leaves_some = scaler, leaves_some
         self._names = {id(p): name for name, p in parameters.items()}
         self._buckets: list[tuple[Any, torch.futures.Future[Tensor], Running | None]] = []
@@ -253,12 +255,15 @@ class PerBucket(Junction):
         """Backward has filled a bucket of DDP's. What goes wrong is raised when backward is over: an error in
         DDP's hook would break its next forward."""
         running = None
-        if not self._buckets:
+        is_first = not self._buckets
+        if is_first:
             self._means.clear()
             self.pending, self.bad = True, [None]
             self.scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         self.has_all = bucket.is_last()
         try:
+            if is_first and self.before is not None:
+                self.before()
             if self._error is None:
                 running = self._open(bucket)
         except Exception as error:
@@ -365,12 +370,17 @@ def sparse_gradient(name: str) -> str:
     return f"model: {name} has sparse gradients, which are not compressed; build its layer with sparse=False"
 
 
+def on_cpu(tensor: Tensor) -> bool:
+    """Whether the host may look at the values of a tensor without waiting."""
+    return tensor.device.type == "cpu"
+
+
 def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
     """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each."""
     wide: dict[str, Tensor] = {}
     others: dict[str, Tensor] = {}
     for name, gradient in gradients.items():
-        if gradient.device.type == "cpu" and gradient.numel():
+        if on_cpu(gradient) and gradient.numel():
             (wide if gradient.dtype == torch.float32 else others)[name] = gradient
     batch = Batch(tuple(wide), list(wide.values()))
     if not (batch.native and kernels.all_finite(batch)):
@@ -398,7 +408,7 @@ def _seen_on_gpu(
     for worker, own in enumerate(given):
         by_type: dict[torch.dtype, dict[str, Tensor]] = {}
         for name, gradient in own.items():
-            if gradient.device.type != "cpu" and gradient.numel():
+            if not on_cpu(gradient) and gradient.numel():
                 by_type.setdefault(gradient.dtype, {})[name] = gradient
         for same in by_type.values():
             largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.signals import refuse_first
 
 LOOK_EVERY_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
@@ -208,6 +207,16 @@ def steps_apart(here: Rendezvous, attempt: int, step: int) -> str:
         "the process that hosts the store of the process group (rank 0, or torchrun) has ended; "
         f"{SAME_BATCHES}, or see what it said"
     )
+
+
+def refuse_first(problems: Sequence[str], ranks: Sequence[int] | None = None) -> None:
+    """Raise UserError with the first of the ranks' problems, and the ranks that have it where not all do.
+    A problem is empty where there is none. ``ranks``: whose they are, where that is not 0, 1, 2 ..."""
+    if first := next(filter(None, problems), None):
+        pairs = zip(ranks or range(len(problems)), problems, strict=True)
+        said_by = [str(rank) for rank, text in pairs if text == first]
+        whose = "" if len(said_by) == len(problems) else f" (rank {', '.join(said_by)})"
+        raise UserError(f"{first}{whose}")
 
 
 def named(ranks: Sequence[int]) -> str:

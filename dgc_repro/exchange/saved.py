@@ -3,23 +3,31 @@
 A worker's state is ``{"step": ..., "states": {label: {parameter: tensor}}}``. It does not know groups, so
 that it can be loaded where parameters are grouped otherwise. What versions before December 2026 have written,
 a nest for each parameter, loads too (`from_nest`).
+
+A state of one rank of a user's loop has the keys ``rank`` and ``world_size``. In a file that several ranks
+share, the keys carry the rank: ``{"rank0": (state,), "rank1": (state,)}``. The tuple keeps
+torch.distributed.checkpoint from looking inside: it saves and loads the state as one value, and needs no
+state of equal shapes to load into.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import EXCHANGES
 from dgc_repro.compressor.sharded import OWNER
-from dgc_repro.errors import refuse_first_of
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.exchange import Exchange
 
 RESHARD = ("refuse", "mean")
 """Where the states are another number of workers': refuse them, or give each worker the mean of all."""
+KEYS = ("world_size", "rank", "exchange", "policy", "ledger")
+"""What every state of a rank has."""
 State = dict[str, Any]
 States = Mapping[str, Mapping[str, Tensor]]
 
@@ -112,3 +120,69 @@ def refuse_reshard(source: str, states: States, saved: int, workers: int, reshar
             "workers": saved != workers and has_codes,
         }
     )
+
+
+def keyed(states: Mapping[int, State]) -> State:
+    """The states in one dict whose keys carry the rank."""
+    return {f"rank{rank}": (state,) for rank, state in states.items()}
+
+
+def states_of(saved: Mapping[str, Any]) -> dict[int, State]:
+    """The states in what was saved, by rank, without empty ones. Raises UserError where it is no state."""
+    if not isinstance(saved, Mapping):
+        raise UserError(f"state: it is {saved}; give what state_dict() of an exchange has returned")
+    if "world_size" in saved:
+        _refuse_incomplete(saved)
+        return {saved["rank"]: dict(saved)}
+    names = {name: re.fullmatch(r"rank(\d+)", str(name)) for name in saved}
+    if not all(names.values()):
+        raise UserError(
+            f"state: {', '.join(map(str, [*names][:3]))} are not the keys of a state that attach has saved"
+        )
+    found = {}
+    for name, number in names.items():
+        match saved[name]:
+            case [Mapping() as state] if number:
+                if state:
+                    _refuse_incomplete(state)
+                    found[int(number[1])] = dict(state)
+            case other:
+                raise UserError(
+                    f"state: {name} holds {type(other).__name__}, and no state that attach has saved; load "
+                    "it as it was saved"
+                )
+    return found
+
+
+def _refuse_incomplete(state: Mapping[str, Any]) -> None:
+    """Raise UserError where a rank's state lacks a key."""
+    if missing := [key for key in KEYS if key not in state]:
+        raise UserError(
+            f"state: it has no {missing[0]}; give what state_dict() of an exchange has returned"
+        )
+
+
+class Saves(Protocol):
+    """What is needed of `Attached`."""
+
+    def states(self, *, gather: bool) -> State: ...
+
+    def load_state_dict(self, state: State, *, reshard: str = "refuse") -> None: ...
+
+
+class RankStates:
+    """An exchange, as frameworks take objects that they save: ``state_dict`` and ``load_state_dict``, with
+    the rank in the keys."""
+
+    def __init__(self, exchange: Saves, *, gather: bool, reshard: str) -> None:
+        self._exchange = exchange
+        self._gather = gather
+        self._reshard = reshard
+
+    def state_dict(self) -> State:
+        """A copy on the CPU of this rank's state, or, by a collective on all ranks, of every rank's."""
+        return self._exchange.states(gather=self._gather)
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """See `Attached.load_state_dict`."""
+        self._exchange.load_state_dict(state_dict, reshard=self._reshard)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,35 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import Junction, Parameters
 from dgc_repro.exchange.sketch import common_square, sketch
-from dgc_repro.exchange.step import PolicyInputs, PolicyProgress
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
+
+
+@dataclass
+class PolicyInputs:
+    """Of a step. ``step``: its number, -1 where there is none to report; ``seconds``: its time here;
+    ``samples``: of all workers (`Steps.samples_by_rank`: of this one); ``own_square``: mean of ||g_i||^2
+    over all workers; ``mean_square``: ||g||^2 as it was applied; ``signal_square``: as in `StepReport`;
+    ``chosen``: the rung that the policy has chosen last by a gradient; ``sums``: of the epoch's gradients, by
+    parameter."""
+
+    step: int = -1
+    seconds: float = 0.0
+    samples: float = 0.0
+    own_square: float = 0.0
+    mean_square: float = 0.0
+    signal_square: float = math.nan
+    chosen: int = 0
+    sums: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class PolicyProgress:
+    """What changes from step to step and is saved: the policy's state, and what it gets of the last step."""
+
+    policy: dict[str, Any] = field(default_factory=dict)
+    watched: PolicyInputs = field(default_factory=PolicyInputs)
 
 
 @dataclass(kw_only=True)
@@ -35,7 +60,7 @@ class Steps:
     ``world``: of all workers; the exchange's may be of nodes. ``parameters``: those that learn, by
     name. ``samples_by_rank``: a step's samples are known on each rank alone, and are summed with its time.
     ``sharded``: gradients are parts of tensors, and all nodes have the same parts. ``on_nonfinite``: see
-    `ON_NONFINITE`."""
+    `ON_NONFINITE` (exchange/fit.py)."""
 
     world: World
     exchange: Exchange

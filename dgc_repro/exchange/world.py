@@ -22,14 +22,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.collective import Cost, asking
 from dgc_repro.exchange.ledger import GRADIENT, Ledger
-from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, TOLD_BYTES, Cost, asking
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch, Stretches, starts
 from dgc_repro.kernel.transfer import fetched
 from dgc_repro.kernel.workspace import Workspace
 
-TOTAL = "total"
+SUM, MAX, TOTAL, BROADCAST = "sum", "max", "total", "broadcast"
+TOLD_BYTES = 1 << 24
+"""How much of what ranks tell each other travels at once."""
 PIECE_BYTES = 1 << 20
 """A larger gather on gloo goes in pieces. gloo announces that it is ready to receive on the same connection
 on which it sends: behind a message that is on its way already, so that with the whole payload in two
@@ -92,6 +94,7 @@ class World:
         self,
         simulated: int | None = None,
         *,
+        size: int | None = None,
         group: dist.ProcessGroup | None = None,
         device: torch.device | None = None,
         ledger: Ledger | None = None,
@@ -99,13 +102,15 @@ class World:
         cost: Cost | None = None,
     ) -> None:
         """``simulated``: so many workers in this process; None for one, beside the others of a process
-        ``group`` (default: all)."""
+        ``group`` (default: all). ``size``: of a world in which each simulated worker stands for several that
+        send what it sends."""
         if simulated is not None and simulated < 1:
             raise ValueError(f"workers: a whole number from 1, got {simulated}")
         self.device = device or torch.device("cpu")
         self.simulated, self.group = simulated is not None, group
         self.local = 1 if simulated is None else simulated
-        self.size = dist.get_world_size(group) if simulated is None else simulated
+        self.size = dist.get_world_size(group) if simulated is None else size or simulated
+        self._stands_for = self.size // self.local if self.simulated else 1
         self.rank = dist.get_rank(group) if simulated is None else 0
         self.ledger, self.clock, self.cost = ledger or Ledger(), clock or Clock(self.device), cost
         self._buffers = Workspace()
@@ -119,7 +124,7 @@ class World:
     def mean(self, flats: Sequence[Tensor]) -> Wait:
         """The mean over all workers of flat tensors of any float type. It ends in ``flats[0]``, and the
         others are read until then. Each is scaled before the sum, as DDP does."""
-        share, total = 1.0 / self.size, flats[0]
+        share, total = self._stands_for / self.size, flats[0]
         total.mul_(share)
         for other in flats[1:]:
             total += other * share  # as real processes: the product is rounded before it is added
@@ -131,7 +136,7 @@ class World:
         """The mean of tensors of one float type, which ends in ``out``. Tensors that lie side by side, as in
         DDP's buckets, and are given up (``xs[0]`` is ``out``), are averaged where they are. ``buffer``:
         makes a flat one of so many values, like a tensor, for others."""
-        share, x, first = 1.0 / self.size, xs[0], out.tensors[0]
+        share, x, first = self._stands_for / self.size, xs[0], out.tensors[0]
         size = sum(out.sizes)
         if self.simulated:
             kernels.scale(x, share, out)
@@ -151,6 +156,8 @@ class World:
         """The sum over all workers. It ends in ``flats[0]``."""
         for other in flats[1:]:
             flats[0].add_(other)
+        if self._stands_for > 1:
+            flats[0].mul_(self._stands_for)
         return self._reduce(TOTAL, flats[0], flats[0].dtype, flats[0].numel())
 
     def largest(self, flats: Sequence[Tensor]) -> Wait:
@@ -181,6 +188,7 @@ class World:
         self._count(GRADIENT, "alltoall", sum(to[0]))
         wait = Wait(self, f"alltoall of {GRADIENT}")
         if self.simulated:
+            assert self._stands_for == 1, "what comes from others is not what this worker sends"
             cut = [row.split(list(sizes)) for row, sizes in zip(rows, to, strict=True)]
             wait.rows = [[row[worker] for row in cut] for worker in range(self.local)]
             return wait.begin()
@@ -301,7 +309,7 @@ class World:
         self._count(GRADIENT, "allgather", sum(sizes))
         if self.simulated:
             for one in asked:
-                one.wait.rows = list(one.rows)
+                one.wait.rows = list(one.rows) * self._stands_for
                 one.wait.begin()
             return
         row = asked[0].rows[0] if len(asked) == 1 else torch.cat([one.rows[0] for one in asked])

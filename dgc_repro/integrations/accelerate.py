@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.comm_hook import HookState, comm_hook
+from dgc_repro.exchange.door import Attached
+from dgc_repro.exchange.door import attach as attach_to
 from dgc_repro.policy.interface import Policy
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def attach(
     *,
     reshard: str = "refuse",
     **options: Any,
-) -> HookState:
+) -> Attached:
     """Compress the gradients of a prepared model, in each backward outside ``no_sync``, and keep the state of
     every rank in ``accelerator.save_state`` and ``load_state``. ``reshard``: see
-    `Attached.load_state_dict`; ``options``: of `HookState`.
+    `Attached.load_state_dict`; ``options``: of `dgc_repro.attach`.
 
     The loop logs when it calls ``accelerator.log``: give it ``state.metrics()`` too, whose names and meanings
     `Attached.metrics` has (bytes are summed since the start). It is no collective, so that the main process
@@ -47,7 +48,6 @@ def attach(
             f"model: attach takes what accelerator.prepare has wrapped in DDP, got {type(model).__name__}; "
             "prepare it first, in a run that accelerate launch or torchrun has started"
         )
-    state = HookState(model, compressor, policy, scaler=accelerator.scaler, **options)
-    model.register_comm_hook(state, comm_hook)
+    state = attach_to(model, compressor, policy, scaler=accelerator.scaler, **options)
     accelerator.register_for_checkpointing(state.gathered(reshard=reshard))
     return state

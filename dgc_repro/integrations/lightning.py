@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.exchange.door import Attached, attach
 from dgc_repro.policy.interface import Policy
 
 try:
@@ -30,8 +30,8 @@ except ModuleNotFoundError as error:
 
 
 class Compress(Callback):
-    """Attach a compressor to the model of ``trainer.fit``, exchange its gradients after the last backward of
-    each step, and keep the state of every rank in Lightning's checkpoints.
+    """Attach a compressor to the model of ``trainer.fit``, and keep the state of every rank in Lightning's
+    checkpoints.
 
     Arguments are those of `dgc_repro.attach`, and ``reshard`` of `Attached.load_state_dict`. The exchange
     comes before Lightning clips gradients and before it unscales them. ``exchange``: what `attach` returned
@@ -53,8 +53,8 @@ class Compress(Callback):
         reshard: str = "refuse",
         **options: Any,
     ) -> None:
-        self._attach: Callable[[Any], Attached] = lambda model: attach(
-            model, compressor, policy, **options
+        self._attach: Callable[..., Attached] = lambda model, **more: attach(
+            model, compressor, policy, **more, **options
         )
         self._reshard = reshard
         self._saved: dict[str, Any] | None = None
@@ -72,7 +72,8 @@ class Compress(Callback):
                 f'{type(trainer.strategy).__name__}; use Trainer(strategy="ddp")'
             )
         self._detach()
-        self.exchange = self._attach(trainer.model)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.exchange = self._attach(trainer.model, scaler=scaler)
         if self._saved is not None:
             self.exchange.load_state_dict(self._saved, reshard=self._reshard)
 
@@ -83,11 +84,8 @@ class Compress(Callback):
         self.exchange.compare_batches(None if math.isinf(number) else int(number))
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Exchange the gradients, unless Lightning goes on accumulating."""
-        assert self.exchange is not None
-        if trainer.model.require_backward_grad_sync:
-            self.exchange.step(scaler=getattr(trainer.precision_plugin, "scaler", None))
-            self._exchanged = True
+        """Note whether gradients were exchanged, or Lightning goes on accumulating."""
+        self._exchanged |= bool(trainer.model.require_backward_grad_sync)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

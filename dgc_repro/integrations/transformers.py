@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.attached import Attached, attach
-from dgc_repro.exchange.wire import is_of_a_collective
+from dgc_repro.exchange.collective import is_of_a_collective
+from dgc_repro.exchange.door import Attached, attach
 from dgc_repro.policy.interface import Policy
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Compressed(Trainer):
         super().__init__(*args, **kwargs)
         options = attach_options or {}
         self._attach: Callable[[Any], Attached] = lambda model: attach(
-            model, compressor, policy, **options
+            model, compressor, policy, scaler=self.accelerator.scaler, **options
         )
         self._reshard = reshard
         self._attached_to: nn.Module | None = None
@@ -120,8 +120,6 @@ class Compressed(Trainer):
                 state = torch.load(path, weights_only=True)
                 self.exchange.load_state_dict(state, reshard=self._reshard)
         loss: Tensor = super().training_step(model, *args, **kwargs)
-        if self.accelerator.sync_gradients:
-            self.exchange.step(scaler=self.accelerator.scaler)
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,39 +31,13 @@ _energies = Function("dgc_energy_all")
 
 CPU = torch.device("cpu")
 Numbers = npt.NDArray[np.int64]
-INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie above
-
-
-class Unchecked(set[str]):
-    """Names of the tensors that no kernel has checked for NaN and infinities yet.
-
-    ``peaks``: what kernels on a GPU have found in the others. The host has not read it."""
-
-    def __init__(self, names: Iterable[str] = (), peaks: Iterable[Peaks] = ()) -> None:
-        super().__init__(names)
-        self.peaks = list(peaks)
-
-
-class Peaks(NamedTuple):
-    """The largest magnitudes in tensors on a GPU, tile by tile."""
-
-    names: tuple[str, ...]
-    counts: tuple[int, ...]  # tiles of each tensor
-    bits: Tensor  # i32[tiles]: of the largest magnitude; a NaN's lie above those of infinity
-
-    def first_non_finite(self) -> str | None:
-        """The name of a tensor that holds a NaN or an infinity. This waits for the GPU."""
-        bad = (self.bits >= INFINITE).cpu().numpy()
-        if not bad.any():
-            return None
-        return self.names[int(np.repeat(np.arange(len(self.counts)), self.counts)[bad.argmax()])]
 
 
 class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
-    A batch and all batches computed from it share ``unchecked``. ``energies``: see the function of this name;
-    where they are known already, until the tensors are written to."""
+    ``energies``: see the function of this name; where they are known already, until the tensors are written
+    to."""
 
     __slots__ = (
         "_addresses",
@@ -74,20 +48,13 @@ class Batch:
         "native",
         "sizes",
         "tensors",
-        "unchecked",
     )
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        tensors: Sequence[Tensor],
-        unchecked: Unchecked | None = None,
-    ) -> None:
+    def __init__(self, names: tuple[str, ...], tensors: Sequence[Tensor]) -> None:
         self.names = names
         self.tensors = tensors
         self.sizes = tuple([tensor.numel() for tensor in tensors])
         self.native = _native(tensors)
-        self.unchecked = Unchecked(names) if unchecked is None else unchecked
         self.energies: Tensor | None = None
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         self._addresses: tuple[int, ...] | None = None
@@ -132,8 +99,8 @@ class Batch:
         return np.ctypeslib.as_array(self.lengths)
 
     def like(self, tensors: Sequence[Tensor]) -> Batch:
-        """Other tensors of the same names. If they are finite, so are the tensors of this batch."""
-        return Batch(self.names, tensors, self.unchecked)
+        """Other tensors of the same names."""
+        return Batch(self.names, tensors)
 
     def part(self, places: Iterable[int]) -> Batch:
         """Some of the tensors."""
@@ -143,7 +110,6 @@ class Batch:
         part.tensors = [self.tensors[i] for i in chosen]
         part.sizes = tuple([self.sizes[i] for i in chosen])
         part.native = self.native or _native(part.tensors)
-        part.unchecked = self.unchecked
         part.energies = None
         part._pointers = None
         part._addresses = None
@@ -154,16 +120,6 @@ class Batch:
         """A stretch of every tensor, flat."""
         cut = zip(self.tensors, starts, ends, strict=True)
         return Batch(self.names, [tensor.view(-1)[start:end] for tensor, start, end in cut])
-
-    def found_finite(self) -> None:
-        """A kernel has read every value and met neither NaN nor infinity."""
-        self.unchecked.difference_update(self.names)
-
-    def found_peaks(self, counts: tuple[int, ...], bits: Tensor) -> None:
-        """A kernel on the GPU has read every value. Arguments: as of `Peaks`."""
-        if not self.unchecked.isdisjoint(self.names):
-            self.unchecked.peaks.append(Peaks(self.names, counts, bits))
-            self.found_finite()
 
 
 class Stretches(Batch):
@@ -176,7 +132,6 @@ class Stretches(Batch):
         self.names = of.names
         self.sizes = sizes
         self.native = of.native
-        self.unchecked = Unchecked(of.names)
         self.energies = None
         self._on_gpu = of.on_gpu
         self._pointers = None
@@ -267,11 +222,10 @@ def add(
         )
     if a.native and term.native and total.native:
         total.energies = torch.empty(len(a), dtype=torch.float64) if measured else None
-        if _add(
+        _add(
             len(a), a.lengths, total.pointers, a.pointers, term.pointers, weight,
             total.energies.data_ptr() if total.energies is not None else None,
-        ):  # fmt: skip
-            total.found_finite()
+        )  # fmt: skip
         return total
     if a.on_gpu:
         from dgc_repro.kernel.gpu import dense
@@ -288,8 +242,7 @@ def add(
 def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
     """to = weight * x; may be one batch. A weight that is a tensor is f32[], on the GPU."""
     if x.native and to.native:
-        if _scale(len(x), x.lengths, to.pointers, x.pointers, weight):
-            x.found_finite()
+        _scale(len(x), x.lengths, to.pointers, x.pointers, weight)
         return
     if x.on_gpu:
         from dgc_repro.kernel.gpu import dense
@@ -303,8 +256,7 @@ def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
 def add_scaled(x: Batch, weight: float, to: Batch) -> None:
     """to += weight * x, with each product rounded before it is added (`add` with a weight rounds once)."""
     if x.native and to.native:
-        if _add_scaled(len(x), x.lengths, to.pointers, x.pointers, weight):
-            x.found_finite()
+        _add_scaled(len(x), x.lengths, to.pointers, x.pointers, weight)
         return
     products = [torch.empty_like(tensor) for tensor in x.tensors]
     scale(x, weight, to.like(products))

@@ -309,11 +309,10 @@ def quantize(
     GIVEN, there is one for each tensor, and it stands in the buffer."""
     levels = levels or 2 ** (layout.bits - 1) - 1
     if x.native:
-        if _quantize(
+        _quantize(
             len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), rounding,
             None if keys is None else keys.ctypes.data, levels, rule, buffer.data_ptr(),
-        ):  # fmt: skip
-            x.found_finite()
+        )  # fmt: skip
         return
     if x.on_gpu:
         from dgc_repro.kernel.gpu import codes as gpu

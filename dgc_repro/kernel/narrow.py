@@ -29,11 +29,10 @@ def narrow(x: Batch, to: Tensor) -> None:
     """x: f32 -> to: fp16[n] or bf16[n], where n counts the values of all tensors."""
     limit = largest(to.dtype)
     if x.native:
-        if _narrow(
+        _narrow(
             len(x), x.lengths, x.pointers, integers(starts(x.sizes)), to.data_ptr(), KINDS[to.dtype],
             limit,
-        ):  # fmt: skip
-            x.found_finite()
+        )  # fmt: skip
         return
     if x.on_gpu:
         from dgc_repro.kernel.gpu import dense

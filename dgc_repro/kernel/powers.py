@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native, signs
-from dgc_repro.kernel.batch import INFINITE, Batch
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Layout
+from dgc_repro.kernel.thresholds import INFINITE
 
 LARGEST = 254  # the exponent of 2^127, float32's largest power of two
 
@@ -62,11 +63,10 @@ class PowerLayout(Layout):
 def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -> None:
     """Round at random and pack. keys: i32[tensors]; buffer: u8[layout.size]."""
     if x.native:
-        if _pack(
+        _pack(
             len(x), x.lengths, x.pointers, layout.of(0), layout.of(1), keys.ctypes.data,
             buffer.data_ptr(),
-        ):  # fmt: skip
-            x.found_finite()
+        )  # fmt: skip
         return
     if x.on_gpu:
         from dgc_repro.kernel.gpu import bits as gpu

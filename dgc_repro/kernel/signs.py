@@ -72,8 +72,7 @@ def pack(x: Batch, layout: SignLayout, buffer: Tensor, *, zero_too: bool = False
     """Set a bit where x < 0, and with ``zero_too`` where x = 0, in the words of each tensor. buffer:
     u8[layout.size]."""
     if x.native:
-        if _pack(len(x), x.lengths, x.pointers, layout.of(-1), buffer.data_ptr(), zero_too):
-            x.found_finite()
+        _pack(len(x), x.lengths, x.pointers, layout.of(-1), buffer.data_ptr(), zero_too)
         return
     if x.on_gpu:
         from dgc_repro.kernel.gpu import bits as gpu

@@ -50,11 +50,10 @@ def _summed(x: Batch, *, squared: bool) -> tuple[Tensor, Tensor]:
     found, largest = torch.empty(len(x), dtype=torch.float64), torch.empty(len(x))
     at, size = _blocks(x.sizes)
     blocks = torch.empty(size, dtype=torch.float64)
-    if _sums(
+    _sums(
         len(x), x.lengths, x.pointers, squared, at, blocks.data_ptr(), found.data_ptr(),
         largest.data_ptr(),
-    ):  # fmt: skip
-        x.found_finite()
+    )  # fmt: skip
     return found, largest
 
 
@@ -73,8 +72,7 @@ def peaks(x: Batch) -> Tensor:
         return dense.summed(x, dense.PEAKS)[1]
     found = torch.zeros(len(x), device=x.device)
     if x.native:
-        if _peaks(len(x), x.lengths, x.pointers, found.data_ptr()):
-            x.found_finite()
+        _peaks(len(x), x.lengths, x.pointers, found.data_ptr())
         return found
     for i, tensor in enumerate(x.tensors):
         if tensor.numel():
@@ -102,11 +100,10 @@ def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
     starts, total = _starts(columns)
     every = torch.empty(3, total, dtype=torch.float64)
     blocks = torch.empty(size, dtype=torch.float64)
-    if _column_parts(
+    _column_parts(
         len(x), x.lengths, x.pointers, integers(columns), at, blocks.data_ptr(), starts,
         every.data_ptr(),
-    ):  # fmt: skip
-        x.found_finite()
+    )  # fmt: skip
     return every
 
 

@@ -15,8 +15,8 @@ from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ahead import compile_ahead
-from dgc_repro.exchange.ddp import hook_of, wrap
 from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.hook import hook_of, wrap
 from dgc_repro.exchange.junction import AfterBackward, Junction, PerBucket
 from dgc_repro.exchange.world import World
 from dgc_repro.launch import rules
@@ -103,7 +103,7 @@ def build_run(
                 junction = PerBucket(exchange, parameters, scaler=scale)
             else:
                 junction = AfterBackward(exchange, parameters)
-            hook.junction = junction  # type: ignore[assignment]
+            hook.junction = junction
         uncompressed = None
         if c.sam_first:
             plain = Exchange(Dense(), parameters, world)

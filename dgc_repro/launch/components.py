@@ -41,8 +41,8 @@ PER_LAYER = "per_layer"
 ROLES = {
     "model": "build",
     "dataset": "load",
-    "compressor": "exchange",
-    "wrapper": "exchange",
+    "compressor": "step",
+    "wrapper": "step",
     "policy": "plan",
     "optimizer": "base_lr",
     "schedule": "factor",

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 
 from dgc_repro import files
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.wire import Cost
+from dgc_repro.exchange.collective import Cost
 from dgc_repro.launch.components import component
 from dgc_repro.launch.paths import PROVIDER, option, options
 from dgc_repro.launch.typed import nearest

@@ -31,7 +31,7 @@ from dgc_repro import __version__
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import MOST_LETTERS, UserError, one_line
-from dgc_repro.exchange.wire import CollectiveFailed, is_of_a_collective
+from dgc_repro.exchange.collective import CollectiveFailed, is_of_a_collective
 from dgc_repro.launch.environment import torchvision_version
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.ranks import HAS_STORE

@@ -12,6 +12,7 @@ from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
+from dgc_repro.compressor.joined import MODEL
 from dgc_repro.compressor.nesting import NAMES, momentum_of, worker_momentum
 from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.per_layer import VECTORS, PerLayer
@@ -19,8 +20,7 @@ from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.ddp import fit_together
-from dgc_repro.exchange.gradients import MODEL
+from dgc_repro.exchange.fit import fit_together
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import (
     build_compressor,

@@ -23,7 +23,7 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import in_memory_order
+from dgc_repro.exchange.exchange import in_memory_order
 from dgc_repro.files import replace
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment

@@ -24,9 +24,7 @@ from dgc_repro import files
 from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
-from dgc_repro.exchange import wire as wires
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Pending, Sizes
+from dgc_repro.exchange.world import BROADCAST, Wait, World
 from dgc_repro.launch import cli_args, environment, sections
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.networks import FOLDER, TARGET, named_network
@@ -199,23 +197,25 @@ def slowest(
     them."""
     on_gpu = device_type == "cuda"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    wire = ProcessGroupWire(device)
-    others = max(1, wire.world_size - 1)
+    world = World(device=device)
+    others = max(1, world.size - 1)
     if collective == "alltoall":
         payload_bytes = max(1, payload_bytes // others) * others
     floats = torch.zeros(max(1, payload_bytes // torch.float32.itemsize), device=device)
     flat = torch.zeros(payload_bytes, dtype=torch.uint8, device=device)
-    pieces = [payload_bytes // others] * wire.world_size
-    pieces[wire.rank] = 0
-    begin: Mapping[str, Callable[[], Pending]] = {
-        "allreduce": lambda: wire.combine_(wires.SUM, floats),
-        "allgather": lambda: wire.collect([flat], "calibrate")[1],
-        "alltoall": lambda: wire.collect([flat], "calibrate", [Sizes(pieces, pieces)])[1],
-        "broadcast": lambda: wire.combine_(wires.BROADCAST, flat),
+    pieces = [payload_bytes // others] * world.size
+    pieces[world.rank] = 0
+    begin: Mapping[str, Callable[[], Wait]] = {
+        "allreduce": lambda: world.total([floats]),
+        "allgather": lambda: world.gather([flat], "calibrate"),
+        "alltoall": lambda: world.swap([flat], [pieces], [pieces], "calibrate"),
     }
 
     def whole() -> None:
-        begin[collective]().wait()
+        if collective == BROADCAST:
+            world.reduce_(BROADCAST, flat, None)
+        else:
+            begin[collective]()()
         if on_gpu:
             torch.cuda.synchronize(device)
 

@@ -566,7 +566,7 @@ def name_of(run: Run) -> str:
 
 def python_of(run: Run, *, overlap: bool) -> list[str]:
     """The lines of Python that give a DDP model a run's method, after its warm-up."""
-    names: set[str] = {"dgc_repro.exchange.attached.attach"}
+    names: set[str] = {"dgc_repro.exchange.door.attach"}
 
     def called(node: Mapping[str, Any], *first: str, usual: Mapping[str, Any]) -> str:
         """``usual``: settings that need not be named."""

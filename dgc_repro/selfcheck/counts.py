@@ -22,15 +22,14 @@ from dgc_repro.bench.counting import event_waits, fake_workers, triton_counts
 from dgc_repro.bench.launches import (
     MODELS,
     WORKERS,
+    Loop,
     Shapes,
-    attached_of,
     count_exchange,
     methods,
     shapes_of,
 )
 from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.tables import Row
-from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.launch.overrides import composed
 from dgc_repro.selfcheck.rows import CUDA, Checks, Mismatch, Skip
@@ -121,7 +120,7 @@ def observed(config: Config, given: Mapping[str, Tensor], device: torch.device) 
     parameters = {name: nn.Parameter(torch.zeros_like(one)) for name, one in gradients.items()}
     seen = Seen()
     with fake_workers(WORKERS):
-        attached, _ = attached_of(config, parameters, ProcessGroupWire(device))
+        loop = Loop(config, parameters, device)
 
         def prepare() -> None:
             for name, parameter in parameters.items():
@@ -129,7 +128,7 @@ def observed(config: Config, given: Mapping[str, Tensor], device: torch.device) 
             synchronize(device)
 
         def step() -> None:
-            if not attached.step():
+            if not loop.step():
                 raise Mismatch("the step was left out")
 
         for _ in range(WARMUP):
@@ -140,10 +139,10 @@ def observed(config: Config, given: Mapping[str, Tensor], device: torch.device) 
             step()
         prepare()
         before, *_ = triton_counts()
-        attached.ledger.clear()
+        loop.world.ledger.clear()
         names = on_device(device, step)
         seen.triton = triton_counts()[0] - before
-        calls = attached.ledger.calls_by_collective()
+        calls = loop.world.ledger.calls_by_collective()
     # The `fake` group copies what is gathered once for each worker.
     copied = WORKERS * sum(count for kind, count in calls.items() if "gather" in kind)
     seen.to_device, seen.to_host = (sum(n.startswith(copy) for n in names) for copy in COPIES)

@@ -32,8 +32,7 @@ from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.attached import attach
-from dgc_repro.exchange.comm_hook import HookState, comm_hook
+from dgc_repro.exchange.door import attach
 from dgc_repro.launch.rendezvous import use_loopback
 from dgc_repro.selfcheck.law_settings.base import EPS, Setting
 from dgc_repro.selfcheck.methods import difference, play, simulation
@@ -66,18 +65,18 @@ METHODS = (
     method("DGC (ragged)", ErrorFeedback(DGCSampled(0.05))),
     method("RedSync (ragged)", ErrorFeedback(RedSync(0.05))),
 )
-IN_HOOKS = tuple(one for one in METHODS if one.name in ("dense", "4 bits", "DGC (ragged)"))
+IN_FSDP = tuple(one for one in METHODS if one.name in ("dense", "4 bits", "DGC (ragged)"))
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of a user. ``way``: ``step`` after backward, ``overlap``, ``hook`` (`HookState`) or ``fsdp``;
+    """A loop of a user. ``way``: ``after`` backward, ``overlap`` or ``fsdp``;
     ``broken``: a step in which the last rank has a gradient that is not finite; ``scaled``: the loss is
     scaled; ``detached``: a step before which the exchange lets go of the model, and after which it is
     attached anew."""
 
     setting: Setting
-    way: str = "step"
+    way: str = "after"
     broken: int | None = None
     scaled: bool = False
     detached: int | None = None
@@ -90,11 +89,11 @@ class Loop:
 
 
 LOOPS = (
-    *(Loop(one, way) for one in METHODS for way in ("step", "overlap")),
-    *(Loop(one, way) for one in IN_HOOKS for way in ("hook", "fsdp")),
-    *(Loop(CODES, way, broken=1) for way in ("step", "overlap", "hook", "fsdp")),
-    *(Loop(CODES, way, broken=1, scaled=True) for way in ("step", "overlap", "hook")),
-    *(Loop(CODES, way, detached=2) for way in ("step", "overlap")),
+    *(Loop(one, way) for one in METHODS for way in ("after", "overlap")),
+    *(Loop(one, "fsdp") for one in IN_FSDP),
+    *(Loop(CODES, way, broken=1) for way in ("after", "overlap", "fsdp")),
+    *(Loop(CODES, way, broken=1, scaled=True) for way in ("after", "overlap")),
+    *(Loop(CODES, way, detached=2) for way in ("after", "overlap")),
 )
 
 
@@ -198,18 +197,14 @@ def played(loop: Loop, device: torch.device) -> list[Gradients | None]:
             exchange.detach()
             exchange = None
         elif exchange is None:
-            if loop.way == "hook":
-                exchange = HookState(model, compressor, **settings)
-                model.register_comm_hook(exchange, comm_hook)
-            else:
-                exchange = attach(model, compressor, **settings)
+            exchange = attach(model, compressor, **settings)
         optimizer.zero_grad()
         given = gradient(rank, step, loop).values()
         loss = model(*(one.to(device) for one in given))
         (loss if scaler is None else scaler.scale(loss)).backward()
         happened = True
         if exchange is not None:
-            happened = exchange.applied if loop.way == "hook" else exchange.step()
+            happened = exchange.applied
         scale = 1.0 if scaler is None else scaler.get_scale()
         found.append(_taken(model, scale) if happened else None)
         if scaler is None:

@@ -23,22 +23,16 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Compressor, Context
-from dgc_repro.compressor.natural import Natural
-from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.redsync import RedSync
 from dgc_repro.compressor.sidco import FITS, SIDCo
-from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.sparsifier import select_all
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange import settle as ending
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import AfterBackward
-from dgc_repro.exchange.gradients import GradientExchange, map_tensors, tensors_of
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange import junction as ending
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.junction import AfterBackward
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, lowrank, narrow, native, powers, signs, sums
 from dgc_repro.kernel.batch import Batch
@@ -49,6 +43,7 @@ from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.nests import map_tensors, tensors_of
 from dgc_repro.payload import Keyed, KeyedLayout, Sparse
 from dgc_repro.payload import sparse as sparse_payload
 from dgc_repro.policy.interface import Plan
@@ -258,35 +253,6 @@ def energies_of_a_sum(device: torch.device, weight: float) -> None:
         same(total.energies, batches.energies(Batch(total.names, total.tensors)))  # type: ignore[arg-type]
 
 
-@each(odd=(False, True))
-def whether_all_is_finite(device: torch.device, odd: bool) -> None:
-    """Kernels that read every value leave it, told apart by tensor; a sum that overflows says nothing."""
-    own = Context("batch", 0, 0, 0, 2, None, (0, 0), Workspace())
-    with on_gpu(device):
-        for read in (
-            lambda x: batches.add(x, [torch.full_like(one, 3e38) for one in x.tensors], x.tensors),
-            lambda x: batches.scale(x, 0.5, x),
-            lambda x: batches.scale(x, torch.tensor(0.5, device=device), x),
-            batches.energies,
-            sums.peaks,
-            lambda x: narrow.narrow(
-                x, torch.empty(sum(SIZES), dtype=torch.bfloat16, device=device)
-            ),
-            lambda x: SignSGD().encode_batch(x, own),
-            lambda x: Natural().encode_batch(x, own),
-            lambda x: QSGD(7).encode_batch(x, own),
-        ):
-            x = batch(device, odd=odd)
-            x.tensors[1 if odd else 0].fill_(3e38)
-            read(x)
-            (found,) = x.unchecked.peaks
-            expect(not x.unchecked, "tensors are left unchecked")
-            first = found.first_non_finite()
-            expect(first == (NAMES[0] if odd else None), f"not finite: {first}")
-        read(x)
-        expect(len(x.unchecked.peaks) == 1, "known tensors were looked at again")
-
-
 @each(
     method=(ErrorFeedback(EFSignSGD()), Uniform(8), Dense()),
     unit=("layer", "model"),
@@ -299,37 +265,29 @@ def a_step_that_is_not_finite_is_discarded(
     the signals are read, and a NaN travels."""
     like = {str(n): torch.zeros(n, device=device) for n in (40, 2100)}
     parameters = {name: nn.Parameter(one) for name, one in like.items()}
-    link = Link(SimulatedWire(2, device), Ledger(), Clock(device))
-    exchange = GradientExchange(method, parameters, link, unit=unit)
+    exchange = Exchange(method, parameters, World(2, device=device), unit=unit)
     junction = AfterBackward(exchange, parameters)
-    finite = [None] * 2
-    # The tensors of one vector, and what the second simulated worker adds to a dense mean, are looked at.
-    on_cpu = unit == "model" or isinstance(method, Dense)
     source = torch.Generator().manual_seed(0)
     states: object = []
     for broken in (None, "2100", None):
         junction.begin(Plan(0))
         with on_gpu(device):
-            bad = []
-            for worker, _ in enumerate(finite):
+            for worker in range(2):
                 for name, parameter in parameters.items():
                     parameter.grad = normal(device, int(name), source=source)
                     if worker == 1 and name == broken:
                         parameter.grad[2050] = math.nan
-                bad.append(junction.open(worker))
+                expect(junction.open() is None, "the host has looked")
             with patch.object(ending, "SEND_FIRST", {device.type} if sends_first else set()):
-                happened, *_ = ending.settle(
-                    link, exchange, junction, [], Plan(0), finite=not any(bad)
-                )
+                happened, _ = junction.settle([], finite=True)
+        now = [exchange.states(worker) for worker in range(2)]
         if broken:
-            kept = zip(tensors_of(states), tensors_of(exchange.states), strict=True)
+            kept = zip(tensors_of(states), tensors_of(now), strict=True)
             expect(all(torch.equal(*pair) for pair in kept), "a state has changed")
-        states = map_tensors(exchange.states, Tensor.clone)
-        expect(on_cpu or bad == finite, f"the host has looked: {bad}")
+        states = map_tensors(now, Tensor.clone)
         expect(happened == (broken is None), f"the step has happened: {happened}")
-        named = exchange.named(bad)
-        wanted = [None, broken]
-        expect(named == wanted, f"not finite: {named}, expected {wanted}")
+        named = junction.named()
+        expect(named == [None, broken], f"not finite: {named}, expected {[None, broken]}")
 
 
 # Low rank
@@ -635,30 +593,6 @@ def redsync_quantized_takes_the_other_sign(device: torch.device, step: int) -> N
     signs = [float(values.sign().unique()) for values in found[::2]]
     expect(signs == [1, -1, 1 if step == 0 else -1, 0, -1], f"signs {signs}")
     expect(len(found[4]) == 1, f"{len(found[4])} entries of the smallest tensor")
-
-
-@each(is_slow=True, method=tuple({type(one): one for one in SELECTIONS}.values()))
-def sizes_are_read_with_the_signals(device: torch.device, method: Compressor) -> None:
-    """The payload is made after `settle` has read how many entries there are: means and residuals are C's."""
-
-    def run(on: torch.device) -> list[Tensor]:
-        link = Link(SimulatedWire(1, on), Ledger(), Clock(on))
-        parameters = {name: nn.Parameter(x) for name, x in zip(NAMES, tensors(on), strict=True)}
-        exchange = GradientExchange(ErrorFeedback(method), parameters, link)
-        junction = AfterBackward(exchange, parameters)
-        for seed in range(2):
-            for name, gradient in zip(NAMES, tensors(on, seed, odd=False), strict=True):
-                parameters[name].grad = gradient
-            junction.begin(Plan(0))
-            expect(junction.open(0) is None, "a gradient is not finite")
-            happened, *_ = ending.settle(link, exchange, junction, [], Plan(0), finite=True)
-            expect(happened, "the step was left out")
-        residuals = [exchange.states[0][name]["residual"] for name in NAMES]
-        return [*(p.grad for p in parameters.values()), *residuals]
-
-    before = Launches.reads
-    both(device, run)
-    expect(Launches.reads == before, f"{Launches.reads - before} waits for sizes of their own")
 
 
 @each(is_slow=True)

@@ -15,11 +15,8 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import native
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import Setting
@@ -83,23 +80,20 @@ def difference(setting: Setting, ours: Tensor, theirs: Tensor, where: str) -> in
 
 def simulation(
     setting: Setting, workers: int, like: Mapping[str, Tensor], compressor: Compressor | None = None
-) -> GradientExchange:
+) -> Exchange:
     """The exchange of a model with such tensors by so many simulated workers."""
-    device = next(iter(like.values())).device
-    link = Link(SimulatedWire(workers, device), Ledger(), Clock(device))
+    world = World(workers, device=next(iter(like.values())).device)
     inside = compressor or setting.compressor
-    return GradientExchange(inside, like, link, seed=7, choose=setting.choose)
+    return Exchange(inside, like, world, seed=7, choose=setting.choose)
 
 
 def play(
-    exchange: GradientExchange, setting: Setting, gradients: list[dict[str, Tensor]]
+    exchange: Exchange, setting: Setting, gradients: list[dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """One committed step on copies of the gradients, which an exchange may overwrite; the means."""
-    for worker, own in enumerate(gradients):
-        exchange.open(worker, copied(own), setting.plan)
-    means = {name: mean.clone() for name, mean in exchange.finish().items()}
-    exchange.commit()
-    return means
+    """One step on copies of the gradients, which an exchange may overwrite; the means."""
+    given: list[dict[str, Tensor]] = [copied(own) for own in gradients]
+    exchange.average(given, setting.plan)
+    return given[0]
 
 
 def copied(state: Any) -> Any:

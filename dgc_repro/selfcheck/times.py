@@ -23,7 +23,7 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.attached import attach
+from dgc_repro.exchange.door import attach
 from dgc_repro.selfcheck.exchanges import joined, meet, own_device
 from dgc_repro.selfcheck.rows import CUDA, Checks
 
@@ -34,36 +34,29 @@ TORCHS_POWERSGD = "torch's PowerSGD hook"
 """It starts collectives in callbacks of futures. gloo's threads may call these in another order on another
 rank, which ended a rank here once. So it is timed with nccl only."""
 Ddp = DistributedDataParallel
-Step = Callable[[], object]
-"""What the loop calls between backward and the optimizer."""
+Way = Callable[[Ddp], object]
 
 
-def no_step() -> None:
-    """DDP has done all."""
-
-
-def fp16(model: Ddp) -> Step:
+def fp16(model: Ddp) -> None:
     """torch's hook that sends 16 bits."""
     model.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
-    return no_step
 
 
-def powersgd(model: Ddp) -> Step:
+def powersgd(model: Ddp) -> None:
     """torch's PowerSGD hook of rank 4."""
     state = torch_powersgd.PowerSGDState(
         dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2
     )
     model.register_comm_hook(state, torch_powersgd.powerSGD_hook)
-    return no_step
 
 
-def ours(compressor: Any, *, overlap: bool = False) -> Callable[[Ddp], Step]:
+def ours(compressor: Any, *, overlap: bool = False) -> Way:
     """A compressor of ours."""
-    return lambda model: attach(model, compressor, overlap=overlap).step
+    return lambda model: attach(model, compressor, overlap=overlap)
 
 
-WAYS: dict[str, Callable[[Ddp], Step]] = {
-    PLAIN: lambda model: no_step,
+WAYS: dict[str, Way] = {
+    PLAIN: lambda model: None,
     "torch's fp16 hook": fp16,
     TORCHS_POWERSGD: powersgd,
     "8 bits": ours(ErrorFeedback(Uniform(8))),
@@ -92,20 +85,18 @@ def checks(device: str) -> Checks:
     return f"{head}, plain DDP {1e3 * plain:.1f} ms a step; {rest}"
 
 
-def told(
-    name: str, way: Callable[[Ddp], Step], device: torch.device, found: dict[str, float]
-) -> str:
+def told(name: str, way: Way, device: torch.device, found: dict[str, float]) -> str:
     """Measure a way and note its seconds."""
     found[name] = seconds_of(way, device)
     return f"{1e3 * found[name]:.2f} ms"
 
 
-def seconds_of(way: Callable[[Ddp], Step], device: torch.device) -> float:
+def seconds_of(way: Way, device: torch.device) -> float:
     """The median of some training steps."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(DEPTH)]
     model = Ddp(nn.Sequential(*layers).to(device), gradient_as_bucket_view=True)
-    step = way(model)
+    way(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     inputs = torch.randn(BATCH, WIDTH, device=device)
     seconds = []
@@ -114,7 +105,6 @@ def seconds_of(way: Callable[[Ddp], Step], device: torch.device) -> float:
         began = time.perf_counter()
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
-        step()
         optimizer.step()
         if device.type == CUDA:
             torch.cuda.synchronize(device)

@@ -17,7 +17,7 @@ def context(
     step: int = 0, rank: int = 0, path: tuple[str, ...] = (), *, name: str = "w", seed: int = 11
 ) -> Context:
     """Where one tensor's exchange between two workers stands."""
-    return Context(name, step, seed, rank, 2, 0, (0, 0), Workspace(), path)
+    return Context(seed, step, rank, 2, Workspace(), path=path, name=name)
 
 
 def heavy_tailed(size: int = 5003, seed: int = 0, spread: float = 2.0) -> Tensor:

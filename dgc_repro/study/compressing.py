@@ -101,7 +101,7 @@ def compress_ms(
     batch = Batch(tuple(tensors), list(tensors.values()))
 
     def compress(factor: float) -> None:
-        context = Context("batch", 0, 0, 0, 1, None, (0, 0), workspace, (str(factor),))
+        context = Context(0, 0, 0, 1, workspace, path=(str(factor),))
         method = methods[factor]
         coded(method, batch.names, select_all(method, batch, context), context)
 
@@ -169,7 +169,7 @@ class _Place:
 
 def _places(parts: Mapping[str, Tensor]) -> list[_Place]:
     workspace = Workspace()
-    contexts = [Context(name, 0, 0, 0, 1, None, (0, 0), workspace) for name in parts]
+    contexts = [Context(0, 0, 0, 1, workspace, name=name) for name in parts]
     return [
         _Place(tensor, *(at.within(name) for name in ("weak", "strong", "both")))
         for tensor, at in zip(parts.values(), contexts, strict=True)

@@ -61,7 +61,7 @@ def forms_of(gradients: Gradients) -> dict[str, NDArray[np.generic]]:
     """What is coded, of the first worker: words of 32 or 16 bits, or bytes."""
     values = torch.from_numpy(gradients.values[0].copy())
     batch = Batch(tuple(map(str, range(len(gradients.sizes)))), list(values.split(gradients.sizes)))
-    context = Context("batch", 0, 0, 0, 1, None, (0, 0), Workspace())
+    context = Context(0, 0, 0, 1, Workspace())
     half = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
     forms: dict[str, NDArray[np.generic]] = {
         "float32": values.numpy().view(np.uint32),

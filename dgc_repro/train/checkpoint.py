@@ -42,7 +42,7 @@ from dgc_repro.checksums import FILES, OTHER, Damaged, Entry, entry_of, read_sea
 from dgc_repro.errors import DiskFull, UserError, refuse_first_of, writing
 from dgc_repro.exchange import saved as saved_states
 from dgc_repro.exchange.saved import refuse_reshard
-from dgc_repro.exchange.step import PolicyInputs
+from dgc_repro.exchange.steps import PolicyInputs
 from dgc_repro.exchange.world import World
 from dgc_repro.files import opened, refuse_link, remove, replace
 from dgc_repro.nests import mean_of, structure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dgc_repro.dataset.text import IGNORED
-from dgc_repro.exchange.packing import places, read_parts, write_parts
-from dgc_repro.exchange.wire import BROADCAST
-from dgc_repro.exchange.world import World
+from dgc_repro.exchange.world import BROADCAST, World
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import autocast
 from dgc_repro.train.task import TOP, Carried, Part
+
+FILL = 8  # bytes: buffers end at a multiple
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,35 @@ def broadcast_buffers(world: World, module: nn.Module) -> None:
     world.reduce_(BROADCAST, flat, "buffer")
     for buffer, part in zip(buffers, read_parts(flat, layout), strict=True):
         buffer.copy_(part.view(buffer.shape))
+
+
+def places(
+    parts: Sequence[tuple[int, torch.dtype]],
+) -> tuple[list[tuple[int, int, torch.dtype]], int]:
+    """(start byte, end byte, dtype) of each part in a flat u8 buffer, and the buffer's size."""
+    layout = []
+    end = 0
+    for numel, dtype in parts:
+        start = -(-end // dtype.itemsize) * dtype.itemsize
+        end = start + numel * dtype.itemsize
+        layout.append((start, end, dtype))
+    return layout, -(-end // FILL) * FILL
+
+
+def write_parts(
+    flat: Tensor, parts: Sequence[Tensor], layout: Sequence[tuple[int, int, torch.dtype]]
+) -> None:
+    """Copy the parts into a flat u8 buffer."""
+    for part, (start, end, dtype) in zip(parts, layout, strict=True):
+        if end > start:
+            _typed(flat[start:end], dtype).copy_(part)
+
+
+def read_parts(flat: Tensor, layout: Sequence[tuple[int, int, torch.dtype]]) -> list[Tensor]:
+    """Views of the parts in a flat u8 buffer."""
+    return [_typed(flat[start:end], dtype) for start, end, dtype in layout]
+
+
+def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes read as another type. (A view that changes nothing costs as much as one that does.)"""
+    return part if dtype == torch.uint8 else part.view(dtype)

@@ -18,8 +18,7 @@ from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import AfterBackward, Junction, Parameters
-from dgc_repro.exchange.step import PolicyProgress
-from dgc_repro.exchange.steps import Steps
+from dgc_repro.exchange.steps import PolicyProgress, Steps
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.train.local_steps import LocalSteps

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from dgc_repro.checked import Count, Positive, Rate, Rule, checked, one_of, within
-from dgc_repro.exchange.reshard import RESHARD
-from dgc_repro.exchange.step import ON_NONFINITE
+from dgc_repro.exchange.fit import ON_NONFINITE
+from dgc_repro.exchange.saved import RESHARD
 from dgc_repro.optimizer.sgd import SGD
 
 __all__ = ["SGD", "TrainSettings"]

@@ -24,11 +24,8 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World as Workers
 from dgc_repro.policy.interface import Plan
 
 Gradients = dict[str, Tensor]
@@ -145,19 +142,16 @@ def gradients(
     ]
 
 
-def simulation(compressor: Compressor, given: Given) -> GradientExchange:
+def simulation(compressor: Compressor, given: Given) -> Exchange:
     """The exchange of simulated workers."""
-    link = Link(SimulatedWire(len(given[0]), CPU), Ledger(), Clock(CPU))
-    return GradientExchange(compressor, given[0][0], link, seed=SEED)
+    return Exchange(compressor, given[0][0], Workers(len(given[0])), seed=SEED)
 
 
-def stepped(exchange: GradientExchange, every: Sequence[Gradients], rung: int = 0) -> Gradients:
-    """The means of one committed step."""
-    for worker, own in enumerate(every):
-        exchange.open(worker, {name: one.clone() for name, one in own.items()}, Plan(rung))
-    found = {name: one.clone() for name, one in exchange.finish().items()}
-    exchange.commit()
-    return found
+def stepped(exchange: Exchange, every: Sequence[Gradients], rung: int = 0) -> Gradients:
+    """The means of one step."""
+    given = [{name: one.clone() for name, one in own.items()} for own in every]
+    exchange.average(given, Plan(rung))
+    return given[0]
 
 
 def means(compressor: Compressor, given: Given) -> Answers:

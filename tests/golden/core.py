@@ -35,6 +35,7 @@ from torch import Tensor  # noqa: E402
 
 import dgc_repro as D  # noqa: E402
 from dgc_repro.exchange.ledger import GRADIENT, Ledger  # noqa: E402
+from dgc_repro.exchange.saved import load_state_dict, state_dict  # noqa: E402
 from dgc_repro.policy.interface import Plan  # noqa: E402
 from dgc_repro.selfcheck.law_settings import SETTINGS as LAWS  # noqa: E402
 from dgc_repro.selfcheck.law_settings.base import Setting  # noqa: E402
@@ -103,7 +104,7 @@ def world(setting: Setting, workers: int) -> Seen:
     for every in given:
         found = play_setting(exchange, setting, every)
         means += [found[name] for name in sorted(found)]
-    return [digest(means), *sent(exchange.link.ledger)]
+    return [digest(means), *sent(exchange.world.ledger)]
 
 
 NESTS: dict[str, tuple[Callable[[], Any], Plan]] = {
@@ -151,8 +152,7 @@ def saved_states(name: str) -> list[Any]:
     exchange, setting = nest_exchange(name)
     for step in range(2):
         nest_step(exchange, setting, step)
-        exchange.step = step + 1
-    return [exchange.state_dict(worker) for worker in range(2)]
+    return [state_dict(exchange, worker) for worker in range(2)]
 
 
 def continued(name: str) -> Seen:
@@ -160,7 +160,7 @@ def continued(name: str) -> Seen:
     exchange, setting = nest_exchange(name)
     saved = torch.load(SAVED, weights_only=True)
     for worker, state in enumerate(saved[name]):
-        exchange.load_state_dict(state, worker)
+        load_state_dict(exchange, state, worker)
     means = nest_step(exchange, setting, 2)
     return [digest(means[key] for key in sorted(means))]
 

@@ -176,12 +176,6 @@ SHARDED: dict[str, Case] = {
 }
 
 
-def ended(exchange: Any, policy: Any) -> bool:
-    """End a step of `attach`: whether its gradients are to be applied."""
-    more = {} if policy is None else {"samples": 1.0}
-    return bool(exchange.step(**more))
-
-
 def told(policy: Any, exchange: Any, case: Case, step: int) -> None:
     """Tell a policy of an epoch that has ended."""
     if case.epochs and step % case.epochs == case.epochs - 1:
@@ -206,6 +200,7 @@ def whole_loop(rank: int, case: Case) -> list[Any]:
     exchange = D.attach(
         model, case.compressor(), policy, seed=3, on_nonfinite="skip", scaler=scaler, **case.options
     )
+    exchange.samples = 1.0
     momentum = 0.0 if "Momentum" in repr(case.compressor()) else 0.9
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     source = torch.Generator().manual_seed(7 + rank)
@@ -227,7 +222,7 @@ def whole_loop(rank: int, case: Case) -> list[Any]:
             with model.no_sync() if holds else contextlib.nullcontext():
                 loss = F.cross_entropy(model(x), y) / case.accumulate
                 (loss if scaler is None else scaler.scale(loss)).backward()
-        happened = ended(exchange, policy)
+        happened = exchange.applied
         if scaler is not None:
             scaler.step(optimizer)
             scaler.update()
@@ -266,7 +261,7 @@ def sharded_loop(rank: int, case: Case, mesh: Any) -> list[Any]:
             x[0, 0] = torch.nan
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        happened = ended(exchange, None)
+        happened = exchange.applied
         if happened:
             optimizer.step()
         seen += [f"{happened}", *(p.to_local().detach().clone() for p in model.parameters())]  # type: ignore[attr-defined]

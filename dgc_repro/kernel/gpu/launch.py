@@ -197,10 +197,8 @@ def tiles(sizes: Numbers, width: int) -> Numbers:
 
 def peaks_of(x: Batch, counts: Numbers) -> Tensor:
     """A place for the bits of the largest magnitude in each tile (i32), which a kernel that reads every value
-    fills: so `Batch.unchecked` holds whether all are finite."""
-    largest = x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
-    x.found_peaks(counts, largest)
-    return largest
+    fills."""
+    return x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
 
 
 def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
