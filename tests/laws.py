@@ -5,7 +5,6 @@ A line may excuse its method from a law, with the reason; test_laws.py prints an
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 from collections.abc import Mapping, Sequence
@@ -17,33 +16,25 @@ from numeric import each_dense
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import (
-    ByBatch,
-    Compressor,
-    Context,
-    Measured,
-    State,
-    energies_of,
-    exchange_all,
-    wrong_shape,
-)
+from dgc_repro.compressor.interface import Apart, Compressor, Context, Step, Wrapper
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.packing import kinds
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
+from dgc_repro.kernel.segments import Segments
 from dgc_repro.nests import tensors_of
 from dgc_repro.payload import BatchPayload, Halves, LowRank, Parted, Wholes
-from dgc_repro.payload.requests import Exchange, Outcome
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import Setting
-from dgc_repro.selfcheck.methods import copied, play, simulation
+from dgc_repro.selfcheck.methods import play, simulation
 from dgc_repro.selfcheck.values import tensors
 
 WORLDS = (2, 3, 5)
-LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
+LAWS = ("agreement", "averaging", "conservation", "bytes", "undo", "resume", "contraction")
 CPU = torch.device("cpu")
 
 
@@ -65,36 +56,52 @@ class Seen:
         return sum(count * size for count, size in self.own_parts)
 
 
+State = dict[str, Tensor]
+"""Of one tensor, by label."""
 Parts = tuple[tuple[int, int], ...]  # of each part of a payload, elements and the bytes of one
 Sent = tuple[Tensor, Parts, float]  # decoded, its parts, its floats
 
 
-@dataclass
-class Leaf(Measured):
-    """A compressor at the bottom of a nest, or one that may exempt a tensor, which notes what it
-    sends at the moment it has been sent: an error feedback around `Dense` turns the very buffer
-    that was sent into the residual. The innermost note stands."""
+class Leaf(Compressor):
+    """A compressor at the bottom of a nest, which notes what it sends at the moment it has been sent: an
+    error feedback around `Dense` turns the very buffer that was sent into the residual."""
 
-    inner: Any
-    sent: dict[tuple[str, int], Sent]
+    def __init__(self, inner: Any, sent: dict[tuple[str, int], Sent]) -> None:
+        self.inner, self.sent = inner, sent
 
-    def init(self, tensor: Tensor) -> State:
-        state: State = self.inner.init(tensor)
-        return state
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return bool(self.inner.exact)
 
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
-        told = told_by(outcome.own, batch)
-        for name, values in zip(batch.names, each_dense(outcome.own, batch.sizes), strict=True):
-            self.sent.setdefault((name, context.rank), (values, *told[name]))
-        return outcome
+    def setup(self, like: Batch, world: World) -> None:
+        self.inner.setup(like, world)
+
+    def states(self, worker: int) -> dict[str, Segments]:
+        found: dict[str, Segments] = self.inner.states(worker)
+        return found
+
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        # Copies: of what is sent whole, the mean would take the place.
+        own_xs = [Batch(x.names, [tensor.clone() for tensor in x.tensors]) for x in xs]
+        sent: Sequence[Any] = yield from self.inner.step(own_xs, out, world, context)
+        for worker, own in enumerate(sent):
+            told = told_by(own, out)
+            for name, values in zip(out.names, each_dense(own, out), strict=True):
+                self.sent[name, world.rank + worker] = (values, *told[name])
+        return sent
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
-        return energies_of(self.inner, batch, context)
+        found: Tensor = self.inner.energies(batch, context)
+        return found
 
 
 def told_by(own: Any, batch: Batch) -> dict[str, tuple[Parts, float]]:
     """The parts of what was sent of each tensor of a batch, or its bytes; and its floats."""
+    if isinstance(own, Apart):
+        every: dict[str, tuple[Parts, float]] = {}
+        for part, sent in own.each(batch):
+            every |= told_by(sent, part)
+        return every
     if isinstance(own, Parted):
         found: dict[str, tuple[Parts, float]] = {}
         for i, (payload, view) in enumerate(zip(own.payloads, own.cut(batch), strict=True)):
@@ -111,54 +118,61 @@ def told_by(own: Any, batch: Batch) -> dict[str, tuple[Parts, float]]:
             each = zip(own.matrices.p_sizes, own.matrices.q_sizes, strict=True)
             kinds_of_each = [((p, torch.float32), (q, torch.float32)) for p, q in each]
         elif isinstance(own, Halves | Wholes):
-            dtype = own.parts[0].dtype
+            dtype = own.values.dtype if isinstance(own, Halves) else own.batch.tensors[0].dtype
             kinds_of_each = [((n, dtype),) for n in batch.sizes]
         else:
-            kinds_of_each = [kinds(own)]
+            kinds_of_each = [[(p.numel(), p.dtype) for p in parts] for parts in own.parts]
         floats_of_each = [sum(n * t.itemsize for n, t in one) / 4 for one in kinds_of_each]
     parts_of_each = [tuple((n, t.itemsize) for n, t in one) for one in kinds_of_each]
     return dict(zip(batch.names, zip(parts_of_each, floats_of_each, strict=True), strict=True))
 
 
-def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Compressor:
-    """The same nest whose leaves note what they send."""
-    match compressor:
-        case Ladder() if all(isinstance(rung, Sparsifier) for rung in compressor.rungs[1:]):
+def with_leaves(compressor: Any, sent: dict[tuple[str, int], Sent]) -> Any:
+    """A nest that is set up, whose leaves note what they send."""
+    if isinstance(compressor, Ladder):
+        if all(isinstance(rung, Sparsifier) for rung in compressor.rungs[1:]):
             return Leaf(compressor, sent)  # it sends what its rungs have chosen itself
-        case Ladder():
-            return Ladder(tuple(with_leaves(rung, sent) for rung in compressor.rungs))
-        case PerLayer():
-            inside = dataclasses.replace(compressor, inner=with_leaves(compressor.inner, sent))
-            return Leaf(inside, sent)
-        case _ if hasattr(compressor, "inner"):
-            inner = with_leaves(compressor.inner, sent)
-            wrapper: Any = compressor
-            return dataclasses.replace(wrapper, inner=inner)
+        vars(compressor)["rungs"] = tuple(with_leaves(rung, sent) for rung in compressor.rungs)
+        return compressor
+    if isinstance(compressor, Wrapper):
+        vars(compressor)["inner"] = with_leaves(compressor.inner, sent)
+        return compressor
     return Leaf(compressor, sent)
 
 
-class Watched(ByBatch):
-    """A compressor that notes what the nest inside does. It adds nothing to the state."""
+class Watched:
+    """The exchange of a setting, which notes what it is given and what its leaves send."""
 
-    def __init__(self, nest: Compressor) -> None:
+    def __init__(self, setting: Setting, workers: int, like: Mapping[str, Tensor]) -> None:
         self.sent: dict[tuple[str, int], Sent] = {}
         self.seen: dict[str, list[Seen]] = {}
-        self.inner = with_leaves(nest, self.sent)
+        self.exchange, self._setting = simulation(setting, workers, like), setting
+        for group in self.exchange.groups:
+            group.method = with_leaves(group.method, self.sent)
 
-    def init(self, tensor: Tensor) -> State:
-        return self.inner.init(tensor)
+    def play(self, gradients: Sequence[Mapping[str, Tensor]]) -> None:
+        """One step."""
+        workers = range(self.exchange.world.local)
+        before = [states_by_tensor(self.exchange, worker) for worker in workers]
+        means = play(self.exchange, self._setting, [dict(own) for own in gradients])
+        after = [states_by_tensor(self.exchange, worker) for worker in workers]
+        for name, mean in means.items():
+            for worker in workers:
+                own, parts, floats = self.sent.pop((name, worker))
+                given = gradients[worker][name]
+                states = before[worker].get(name, {}), after[worker].get(name, {})
+                self.seen.setdefault(name, []).append(
+                    Seen(worker, given, states[0], mean, own, parts, floats, states[1])
+                )
 
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        given, before = [tensor.clone() for tensor in batch.tensors], copied(states)
-        outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
-        for i, name in enumerate(batch.names):
-            said = wrong_shape(outcome.mean[i], given[i].shape)
-            assert not said, f"tensor {name}: {said}"
-            own, parts, floats = self.sent.pop((name, context.rank))
-            mean, after = outcome.mean[i].clone(), copied(outcome.state[i])
-            seen = Seen(context.rank, given[i], before[i], mean, own, parts, floats, after)
-            self.seen.setdefault(name, []).append(seen)
-        return outcome
+
+def states_by_tensor(exchange: Exchange, worker: int) -> dict[str, State]:
+    """Copies of the states of each tensor, by label."""
+    found: dict[str, State] = {}
+    for label, held in exchange.states(worker).items():
+        for name, state in held.items():
+            found.setdefault(name, {})[label] = state.clone()
+    return found
 
 
 def stepped(compressor: Compressor, gradients: list[Tensor], steps: int = 1) -> Tensor:
@@ -173,7 +187,8 @@ def played(
     setting = Setting("any", compressor)
     exchange = simulation(setting, len(gradients[0]), {"x": gradients[0][0]})
     means = [play(exchange, setting, [{"x": own} for own in step])["x"] for step in gradients]
-    return means, [state["x"] for state in exchange.states]
+    workers = range(len(gradients[0]))
+    return means, [states_by_tensor(exchange, worker).get("x", {}) for worker in workers]
 
 
 def num_steps(workers: int) -> int:
@@ -186,25 +201,21 @@ def transcript(setting_index: int, workers: int) -> tuple[dict[str, list[Seen]],
     """Two steps of a setting over all kinds of tensors (five workers: one): what was seen, and the
     bytes."""
     setting = SETTINGS[setting_index]
-    watched = Watched(setting.compressor)
-    exchange = simulation(setting, workers, tensors(0, 0), watched)
+    watched = Watched(setting, workers, tensors(0, 0))
     before = torch.get_rng_state(), random.getstate()
     for step in range(num_steps(workers)):
-        play(exchange, setting, [tensors(worker, step) for worker in range(workers)])
+        watched.play([tensors(worker, step) for worker in range(workers)])
     assert torch.equal(before[0], torch.get_rng_state()), "a global random number was drawn"
     assert before[1] == random.getstate()
-    return watched.seen, exchange.link.ledger
+    return watched.seen, watched.exchange.world.ledger
 
 
 def residual(state: State, like: Tensor) -> Tensor:
     """What a state still owes: the sum of all residuals in the nest, f64."""
     total = torch.zeros(like.shape, dtype=torch.float64)
-    if isinstance(state, Mapping):
-        for key, value in state.items():
-            total += value.double() if key == "residual" else residual(value, like)
-    elif isinstance(state, list):
-        for value in state:
-            total += residual(value, like)
+    for label, value in state.items():
+        if label.rpartition(".")[2] == "residual":
+            total += value.double()
     return total
 
 

@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.payload import BatchPayload, Gathered
-from dgc_repro.payload.requests import Mean, Outcome
+from dgc_repro.payload import BatchPayload
 from dgc_repro.selfcheck.values import EPS, context, heavy_tailed  # noqa: F401
 
 Array = NDArray[Any]
@@ -43,35 +42,26 @@ def three_threads() -> Iterator[None]:
         torch.set_num_threads(1)
 
 
-def run(
-    compressor: Any, x: Tensor, where: Context | None = None, state: State | None = None
-) -> Outcome:
-    """An exchange between workers that all send the same. ``state``: default, that of the first step."""
-    state = compressor.init(x) if state is None else state
-    running = compressor.exchange(x, state, where or context())
-    asked = next(running)
-    try:
-        while True:
-            asked = running.send(answered(asked))
-    except StopIteration as end:
-        found: Outcome = end.value
-        return found
-
-
 def encoded(method: Any, x: Tensor, where: Context | None = None) -> Any:
     """What a method sends for a tensor."""
     where = where or context()
     return method.encode_batch(Batch((where.name,), [x]), where)
 
 
-def each_dense(own: Any, sizes: Sequence[int] = ()) -> list[Tensor]:
-    """What was sent of each tensor of a batch, decoded: f32[n]. ``sizes``: where a payload lacks them."""
+def each_dense(own: Any, like: Batch | Sequence[int] = ()) -> list[Tensor]:
+    """What was sent of each tensor of a batch, decoded: f32[n]. ``like``: the batch, or its sizes, where a
+    payload lacks them."""
+    sizes = like.sizes if isinstance(like, Batch) else tuple(like)
     values = [torch.zeros(n) for n in sizes or own.layout.sizes]
+    names = like.names if isinstance(like, Batch) else ("",) * len(values)
+    if isinstance(like, Batch):
+        values = [v.view(t.shape) for v, t in zip(values, like.tensors, strict=True)]
     if isinstance(own, BatchPayload):
         own.copy_to_(Batch(own.names, values), 1.0)
-        return values
-    own.subtract_from_(Batch(("",) * len(values), values))
-    return [0 - left for left in values]
+    else:
+        own.subtract_from_(Batch(names, values))
+        values = [0 - left for left in values]
+    return [one.view(-1) for one in values]
 
 
 def dense(own: Any, *size: int) -> Tensor:
@@ -88,15 +78,6 @@ def by_owner(shards: Shards) -> list[tuple[int, int]]:
 def dense_bytes(n: int, workers: int) -> float:
     """An allreduce of n float32 values, on the wire."""
     return 4 * n * moved_by("allreduce", workers)
-
-
-def answered(asked: Any) -> Any:
-    """What a lone worker gets for a request."""
-    if not isinstance(asked, Mean):
-        return Gathered([asked.made().payload])
-    if isinstance(asked.tensor, Batch):
-        return [tensor.clone() for tensor in asked.tensor.tensors]
-    return asked.tensor.clone()
 
 
 # Values.

@@ -200,17 +200,17 @@ class Apart:
         """``parts``: the names of the tensors of a part, and what was sent of them."""
         self.parts = parts
 
-    def _each(self, batch: Batch) -> Iterator[tuple[Batch, Any]]:
+    def each(self, batch: Batch) -> Iterator[tuple[Batch, Any]]:
         places = {name: place for place, name in enumerate(batch.names)}
         for names, sent in self.parts:
             yield batch.part([places[name] for name in names]), sent
 
     def subtract_from_(self, batch: Batch) -> None:
-        for part, sent in self._each(batch):
+        for part, sent in self.each(batch):
             sent.subtract_from_(part)
 
     def zero_at_(self, batch: Batch) -> None:
-        for part, sent in self._each(batch):
+        for part, sent in self.each(batch):
             sent.zero_at_(part)
 
 

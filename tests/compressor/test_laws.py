@@ -17,7 +17,6 @@ from laws import (
     LAWS,
     WORLDS,
     Seen,
-    copied,
     leaf,
     num_steps,
     play,
@@ -30,9 +29,11 @@ from laws import (
 )
 from torch import Tensor
 
+from dgc_repro.exchange.saved import load_state_dict, state_dict
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import EPS, Asked, Setting, asks
+from dgc_repro.selfcheck.methods import copied
 
 
 def each_setting_under(law: str) -> Callable[[Callable[..., None]], pytest.MarkDecorator]:
@@ -146,20 +147,24 @@ def filled_up(parts: list[tuple[int, int]]) -> int:
     return math.ceil(end / 8) * 8
 
 
-def handed_over(asked: list[list[Asked]]) -> int:
-    """Payload bytes of one round in which these workers (asked[worker][tensor]) ask at once."""
+def handed_over(asked: list[list[tuple[str, Asked]]]) -> int:
+    """Payload bytes of one round in which these workers (asked[worker][tensor]: the leaf of the nest, and
+    what it asks) ask at once. What a leaf sends of all its tensors is one payload."""
     total = 0
-    for kind in {one.kind for one in asked[0]}:
-        each = [
-            [part for one in worker if one.kind == kind for part in one.parts] for worker in asked
+    for leaf_of, kind in {(name, one.kind) for name, one in asked[0]}:
+        own = [
+            [one for name, one in worker if (name, one.kind) == (leaf_of, kind)] for worker in asked
         ]
+        each = [[part for one in worker for part in one.parts] for worker in own]
         if kind in ("mean", "max"):
             total += sum(count * size for count, size in each[0])
         elif kind.startswith("alltoall"):  # worker 0's, a buffer for each other worker
             for rank in range(1, len(asked)):
-                own = (one for one in asked[0] if one.kind == kind)
                 parts = [
-                    p for one in own for p, to in zip(one.parts, one.to, strict=True) if to == rank
+                    part
+                    for one in own[0]
+                    for part, to in zip(one.parts, one.to, strict=True)
+                    if to == rank
                 ]
                 total += filled_up(parts) + (8 * len(parts) if kind == "alltoall_ragged" else 0)
         else:  # everybody fills up to the longest; of ragged ones the sizes travel first
@@ -175,7 +180,7 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
     chosen = Plan(None, candidates=(1, 2)) == setting.plan
     expected = 0
     for step in range(num_steps(workers)):
-        rounds: list[list[list[Asked]]] = []  # by round, worker, tensor
+        rounds: list[list[list[tuple[str, Asked]]]] = []  # by round, worker, tensor
         misfits: list[tuple[bool, str]] = []  # of empty tensors last
         for name, tensor in tensors(0, step).items():
             for worker, one in enumerate(steps(seen[name], workers)[step]):
@@ -183,6 +188,7 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
                 leaves = [leaf(setting.compressor, name, tensor, rung) for rung in rungs]
                 asked = [asks(sent, tensor, one.own_floats) for sent in leaves]
                 sizes = [a(name, worker, workers) if callable(a) else a for a in asked]
+                by_size = {id(size): repr(sent) for size, sent in zip(sizes, leaves, strict=True)}
                 # What is gathered at once is the payload itself; elsewhere its bytes are the method's.
                 fits = [
                     size
@@ -202,7 +208,7 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
                 for turn, request in enumerate(fits[0] if fits else ()):
                     if len(rounds) <= turn:
                         rounds.append([[] for _ in range(workers)])
-                    rounds[turn][worker].append(request)
+                    rounds[turn][worker].append((by_size[id(fits[0])], request))
         assert not misfits, min(misfits)[1]
         expected += sum(handed_over(asked) for asked in rounds) + (24 if chosen else 0)
     counted = ledger.payload_bytes
@@ -212,30 +218,26 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
     )
 
 
-@each_setting_under("purity")
-def test_purity_an_exchange_that_is_given_up_leaves_no_trace(index: int) -> None:
+@each_setting_under("undo")
+def test_undo_a_step_that_is_undone_leaves_no_trace(index: int) -> None:
     setting = SETTINGS[index]
     workers, like = 2, tensors(0, 0)
     tried, plain = (simulation(setting, workers, like) for _ in range(2))
     for exchange in (tried, plain):
         play(exchange, setting, [tensors(worker, 0) for worker in range(workers)])
-    states = copied(tried.states)
-    for finishes in (False, True):
-        given_up = [tensors(worker, 5) for worker in range(workers)]
-        for worker, gradients in enumerate(given_up):
-            tried.open(worker, gradients, setting.plan)
-        if finishes:
-            tried.finish()
-        tried.discard()
-        assert same(tried.states, states), "an exchange that was given up changed the state"
-        for worker, gradients in enumerate(given_up):
-            if worker > 0 or not finishes:  # the means may be written into the first worker's
-                assert same(gradients, tensors(worker, 5)), "it changed the gradients"
-    plain.step = tried.step  # a step that was skipped is counted: its random numbers are used up
+    states = [copied(tried.states(worker)) for worker in range(workers)]
+    tried.keep()
+    tried.run([tensors(worker, 5) for worker in range(workers)], setting.plan).finish()
+    tried.put()
+    tried.undo()
+    assert same([*map(tried.states, range(workers))], states), (
+        "a step that was undone changed a state"
+    )
     following = [tensors(worker, 1) for worker in range(workers)]
     means = [play(exchange, setting, following) for exchange in (tried, plain)]
     assert same(*means), "the means of the next step differ"
-    assert same(tried.states, plain.states), "the states after the next step differ"
+    both = [[*map(exchange.states, range(workers))] for exchange in (tried, plain)]
+    assert same(*both), "the states after the next step differ"
 
 
 @each_setting_under("resume")
@@ -252,13 +254,14 @@ def test_resume_saved_and_loaded_equals_uninterrupted(index: int) -> None:
         play(first, setting, gradients(step))
     for worker in range(workers):
         file = io.BytesIO()
-        torch.save(first.state_dict(worker), file)
+        torch.save(state_dict(first, worker), file)
         file.seek(0)
-        second.load_state_dict(torch.load(file, weights_only=True), worker)
+        load_state_dict(second, torch.load(file, weights_only=True), worker)
     for step in range(2, 4):
         means = [play(exchange, setting, gradients(step)) for exchange in (second, whole)]
         assert same(*means), f"the means of step {step} differ from the uninterrupted run's"
-    assert same(second.states, whole.states), "the last states differ"
+    both = [[*map(exchange.states, range(workers))] for exchange in (second, whole)]
+    assert same(*both), "the last states differ"
 
 
 def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,6 +273,6 @@ def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> No
         for law, why in sorted({(law, why) for law, _, why in excused}):
             print(f"  {law}: {why}")
     assert {law for law, _, _ in excused} <= set(LAWS)
-    assert counts["agreement"] == counts["bytes"] == counts["purity"] == counts["resume"] == 0
+    assert counts["agreement"] == counts["bytes"] == counts["undo"] == counts["resume"] == 0
     # What averages nothing says so: majority vote. What compresses the average says where its law is.
     assert all("vote" in why or "test_" in why for law, _, why in excused if law == "averaging")
