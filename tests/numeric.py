@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.ledger import moved_by
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import BatchPayload
@@ -40,6 +43,41 @@ def three_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(1)
+
+
+@dataclass
+class Ran:
+    """How a step of one tensor ended. ``own``: what was sent; ``method``: with its states."""
+
+    mean: Tensor
+    own: Any
+    method: Compressor
+
+
+def run(
+    compressor: Compressor, x: Tensor, where: Context | None = None, *, set_up: bool = False
+) -> Ran:
+    """A step of two workers that both send the same. ``set_up``: the compressor has its states already."""
+    where, world = where or context(), World(1, size=2)
+    where = replace(where, slot=(0, 0))
+    method = compressor if set_up else copy.deepcopy(compressor)
+    batch = Batch((where.name,), [x.contiguous()])
+    if not set_up:
+        method.setup(batch, world)
+    out = Batch(batch.names, [torch.empty_like(x)])
+    return Ran(out.tensors[0], driven(method.step([batch], out, world, where), world)[0], method)
+
+
+def driven(step: Any, world: World) -> Any:
+    """What a step returns, served."""
+    running = iter(step)
+    try:
+        while True:
+            wait = next(running)
+            world.begin()
+            wait()
+    except StopIteration as end:
+        return end.value
 
 
 def encoded(method: Any, x: Tensor, where: Context | None = None) -> Any:

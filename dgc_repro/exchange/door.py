@@ -524,7 +524,7 @@ def attach(
         found, problem = attempted(fit)
         facts = options if found is None else {**options, "model": described(found.parameters)}
         ranks = known_ranks(model, mesh) if found is None else found.ranks
-        seconds = patience(None, getattr(model, "process_group", dist.group.WORLD))
+        seconds = patience(getattr(model, "process_group", dist.group.WORLD))
         here = agree(ranks, problem, facts, seconds)
         note_lost(compressor)
         assert found is not None

@@ -117,7 +117,7 @@ class Exchange:
         self.groups = []
         for names, nest in groups_of(compressor, self.parameters, unit):
             like = Batch(names, [self.parameters[name] for name in names])
-            method = copy.deepcopy(nest)
+            method = own_copy(nest)
             method.setup(like, world)
             self.groups.append(Group(names, method))
         self._buffers = Workspace()
@@ -295,6 +295,19 @@ def _without_choice(nest: Any, *, exempt: bool) -> Any:
     elif hasattr(nest, "inner"):
         vars(own)["inner"] = _without_choice(nest.inner, exempt=exempt)
     return own
+
+
+def own_copy(compressor: Compressor) -> Compressor:
+    """A compressor of the same settings, without states: one object may serve several models."""
+    made = copy.copy(compressor)
+    vars(made).pop("_kept", None)
+    for name, value in vars(compressor).items():
+        if isinstance(value, Compressor):
+            vars(made)[name] = own_copy(value)
+        elif isinstance(value, tuple | list) and any(isinstance(v, Compressor) for v in value):
+            copied = [own_copy(v) if isinstance(v, Compressor) else v for v in value]
+            vars(made)[name] = type(value)(copied)
+    return made
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:

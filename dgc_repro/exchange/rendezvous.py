@@ -103,11 +103,8 @@ def _problems_of(store: Any) -> str:
     return f"dgc_repro/problems/{store.add(CALLS.format(dist.get_rank()), 1)}"
 
 
-def patience(timeout_seconds: float | None, group: Any) -> float:
-    """Return how long `agree` waits: ``timeout_seconds``, by default as long as the process group, and 600 s
-    at least."""
-    if timeout_seconds is not None:
-        return timeout_seconds
+def patience(group: Any) -> float:
+    """Return how long `agree` waits: as long as the process group, and 600 s at least."""
     longest = DEFAULT_SECONDS
     for device in getattr(group, "_device_types", ()):
         with contextlib.suppress(RuntimeError, AttributeError):  # a backend without options
@@ -166,8 +163,8 @@ def compare(
             refuse_first(problems, ranks)
         raise UserError(
             problem
-            or f"attach: {named(missing)} did not call attach within {here.seconds:g} s (timeout_seconds); "
-            "call it on all ranks that train the model, and see what that rank said"
+            or f"attach: {named(missing)} did not call attach within {here.seconds:g} s; call "
+            "it on all ranks that train the model, and see what that rank said"
         )
     if len({*digests.values()}) == 1:
         refuse_first([problem] * len(ranks))

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from dgc_repro import BlockMomentum, RandomK
 from dgc_repro.compressor.block_momentum import stretch
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.payload import Wholes
-from dgc_repro.payload.requests import Exchange, Mean, Outcome
+from dgc_repro.compressor.interface import Context, PerTensor
 
 SHAPES = {"weight": (17, 9), "bias": (23,)}
 RATES = (0.0, 0.1, 0.2, 0.2, 0.05, 0.05)  # a warm-up, a plateau, a decay
@@ -23,16 +21,14 @@ NUM_WORKERS = 3
 
 
 @dataclass(frozen=True)
-class ScaledSign:
+class ScaledSign(PerTensor):
     """The paper's compressor of a block: its mean magnitude times its signs (sent whole here)."""
 
-    def init(self, tensor: Tensor) -> State:
-        return {}
+    def compress(self, tensor: Tensor, context: Context) -> list[Tensor]:
+        return [tensor.abs().double().mean().float() * tensor.sign()]
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = tensor.abs().double().mean().float() * tensor.sign()
-        mean = yield Mean(own)
-        return Outcome(mean, Wholes.of(own), state)
+    def decompress(self, parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+        return parts[0].view(shape)
 
 
 def gradients(worker: int, step: int) -> dict[str, Tensor]:
@@ -83,11 +79,11 @@ def test_the_residual_keeps_its_worth_when_the_rate_changes() -> None:
     exchange = simulation(setting, 1, {"x": torch.zeros(4)})
     exchange.learning_rate = 1.0
     play(exchange, setting, [{"x": torch.tensor([1.0, 2.0, 3.0, 6.0])}])
-    owed = exchange.states[0]["x"]["residual"].clone()
+    owed = exchange.states(0)["residual"]["x"].clone()
     assert owed.tolist() == [-2.0, -1.0, 0.0, 3.0]
     exchange.learning_rate = 0.125
     sent = play(exchange, setting, [{"x": torch.zeros(4)}])["x"]
-    assert torch.equal(sent + exchange.states[0]["x"]["residual"], 8 * owed)
+    assert torch.equal(sent + exchange.states(0)["residual"]["x"], 8 * owed)
 
 
 def test_a_step_that_changes_no_weight_divides_by_nothing_and_keeps_what_is_owed() -> None:
@@ -96,9 +92,9 @@ def test_a_step_that_changes_no_weight_divides_by_nothing_and_keeps_what_is_owed
     exchange = simulation(setting, 1, {"x": gaussian(100)})
     exchange.learning_rate = 0.1
     play(exchange, setting, [{"x": gaussian(100)}])
-    owed = exchange.states[0]["x"]["residual"].clone()
+    owed = exchange.states(0)["residual"]["x"].clone()
     assert owed.any()
     exchange.learning_rate = 0.0
     play(exchange, setting, [{"x": gaussian(100)}])
-    assert torch.equal(exchange.states[0]["x"]["residual"], owed)
-    assert exchange.states[0]["x"]["learning_rate"] == 0.1
+    assert torch.equal(exchange.states(0)["residual"]["x"], owed)
+    assert exchange.states(0)["learning_rate"]["x"] == 0.1

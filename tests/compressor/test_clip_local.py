@@ -10,7 +10,8 @@ from laws import Setting, play, simulation
 from torch import Tensor
 
 from dgc_repro import ClipLocal, Dense
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 
 
 def norm(gradients: dict[str, Tensor]) -> float:
@@ -61,6 +62,5 @@ def test_a_gradient_whose_square_overflows_is_clipped_and_not_lost() -> None:
 def test_one_vector_has_the_norm_of_its_parts() -> None:
     like = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
     setting = Setting("clip", ClipLocal(Dense(), 2.5))
-    link = simulation(setting, 1, like).link
-    whole = GradientExchange(setting.compressor, like, link, unit="model")
+    whole = Exchange(setting.compressor, like, World(1), unit="model")
     assert play(whole, setting, [like])["b"].tolist() == [2.0]

@@ -13,7 +13,7 @@ from numeric import Array, both_kernels, context
 from torch import Tensor
 
 from dgc_repro import Dion, ErrorFeedback, UserError
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.kernel import lowrank
 from dgc_repro.selfcheck.law_settings.base import Setting
 
@@ -25,19 +25,19 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def world(method: Dion, shape: tuple[int, ...], workers: int) -> GradientExchange:
+def world(method: Dion, shape: tuple[int, ...], workers: int) -> Exchange:
     return simulation(Setting("", ErrorFeedback(method)), workers, {"w": torch.empty(shape)})
 
 
-def answer(exchange: GradientExchange, gradients: list[Tensor]) -> Tensor:
+def answer(exchange: Exchange, gradients: list[Tensor]) -> Tensor:
     """A copy of the answer to each worker's gradient of "w"."""
-    setting = Setting("", exchange.compressor)
+    setting = Setting("", ErrorFeedback(Dion()))
     return play(exchange, setting, [{"w": g.clone()} for g in gradients])["w"].clone()
 
 
-def momenta(exchange: GradientExchange) -> Tensor:
+def momenta(exchange: Exchange) -> Tensor:
     """f32[workers, ...]."""
-    return torch.stack([state["w"]["residual"] for state in exchange.states])
+    return torch.stack([exchange.states(w)["residual"]["w"] for w in range(exchange.world.local)])
 
 
 def first_q(rank: int, shorter: int) -> Array:
@@ -80,7 +80,7 @@ def test_six_steps_are_the_papers(shape: tuple[int, ...], fraction: float, worke
         found = answer(exchange, of_step)
         assert off(found.view(shape[0], -1), direction) <= 1e-4
     assert off(momenta(exchange).mean(0).view(shape[0], -1), mean_momentum) <= 1e-6
-    assert exchange.link.ledger.payload_bytes == 6 * num_bytes
+    assert exchange.world.ledger.payload_bytes == 6 * num_bytes
 
 
 @both_kernels

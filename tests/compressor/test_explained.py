@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
-from numeric import answered, both_kernels, context, dense, gaussian, heavy_tailed, run
+from numeric import both_kernels, context, dense, gaussian, heavy_tailed, run
 from torch import Tensor
 
 from dgc_repro import (
@@ -35,8 +36,10 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Measurable
 from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import select
-from dgc_repro.payload.requests import Choose
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.policy.interface import Plan
 from dgc_repro.policy.probed import Probed
 
 METHODS = [
@@ -55,7 +58,7 @@ METHODS = [
 def test_the_energy_is_what_sending_explains(method: Any) -> None:
     """With the random numbers that the energy was taken with."""
     x = heavy_tailed()
-    energy = method.energy(x, context())
+    energy = energy_of(method, x)
     assert energy.dtype == torch.float64
     exact = x.double()
     whole = exact.square().sum()
@@ -75,13 +78,29 @@ SPARSIFIERS: list[tuple[Any, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def probed(ladder: Ladder, x: Tensor, candidates: tuple[int, int]) -> tuple[Any, Tensor]:
-    """The exchange of a lone worker's ladder, and the energies it asks the policy with."""
-    where = replace(context(), rung=None, candidates=candidates)
-    running = ladder.exchange(x, ladder.init(x), where)
-    asked = next(running)
-    assert isinstance(asked, Choose)
-    return running, asked.energies[0]
+def energy_of(method: Any, x: Tensor, path: tuple[str, ...] = ()) -> Tensor:
+    """f64[]"""
+    found: Tensor = method.energies(Batch(("w",), [x]), context(path=path))[0]
+    return found
+
+
+def probed(ladder: Ladder, x: Tensor, candidates: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The energies that a lone worker's ladder tells the policy, and what it then sends of the second
+    candidate, decoded."""
+    told: list[Tensor] = []
+
+    def choose(energies: Tensor) -> int:
+        return candidates[1]
+
+    def noted(world: World, terms: list[Tensor]) -> Any:
+        told.append(terms[0].clone())
+        return total(world, terms)
+
+    total = World.total
+    where = replace(context(), plan=Plan(None, candidates=candidates), choose=choose)
+    with patch.object(World, "total", noted):
+        sent = run(ladder, x, where).own
+    return told[0] * 2, dense(sent, x.numel())  # one of two workers tells its half of their mean
 
 
 @pytest.mark.parametrize(("kind", "settings"), SPARSIFIERS, ids=str)
@@ -95,25 +114,22 @@ def test_a_ladder_tells_the_energy_of_what_it_then_sends(
     ladder = Ladder((Dense(), *rungs))
     exact, whole = x.double(), float(x.double().square().sum())
     for index, rung in enumerate(rungs, 1):
-        _, alone = probed(ladder, x, (index, index))
-        own = float(rung.energy(x, context(path=(f"rung{index}",))))
+        alone, _ = probed(ladder, x, (index, index))
+        own = float(energy_of(rung, x, (f"rung{index}",)))
         wanted = pytest.approx([whole, own, own], rel=1e-12, abs=1e-6 * whole)
         assert alone.tolist() == wanted
-        running, energies = probed(ladder, x, (1, 2))
-        asked = running.send(index)
-        with pytest.raises(StopIteration) as end:
-            running.send(answered(asked))
-        rest = exact - dense(end.value.value.own, x.numel()).double()
+        energies, own_sent = probed(ladder, x, (1, index))
+        rest = exact - own_sent.double()
         sent = whole - float(rest.square().sum())
-        assert float(energies[index]) == pytest.approx(sent, rel=1e-6, abs=1e-6 * whole)
+        assert float(energies[2]) == pytest.approx(sent, rel=1e-6, abs=1e-6 * whole)
 
 
 def test_noise_is_not_explained() -> None:
     """A quantizer without bias whose noise is larger than the tensor sends more than there was."""
     x = gaussian(512)
     whole = float(x.square().sum())
-    assert float(QSGD(levels=1).energy(x, context())) < 0
-    assert 0.99 * whole < float(QSGD().energy(x, context())) < whole
+    assert float(energy_of(QSGD(levels=1), x)) < 0
+    assert 0.99 * whole < float(energy_of(QSGD(), x)) < whole
 
 
 # Gains.
@@ -137,7 +153,7 @@ def test_a_gain_is_finite_and_at_most_1_and_that_of_a_selection_is_a_share(metho
     unscaled = not (getattr(method, "unbiased", False) or getattr(method, "quantized", False))
     selects = isinstance(method, Sparsifier) and unscaled
     for name, tensor in TENSORS.items():
-        whole, kept = select.energy(tensor), method.energy(tensor, context())
+        whole, kept = select.energy(tensor), energy_of(method, tensor)
         assert not selects or 0 <= float(kept) <= float(whole) * (1 + 1e-12), name
         norm = kept.clamp(min=0).sqrt()
         # What `Choose` reports of a ladder of this one rung, norms included.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws import Watched, play, same_bits, simulation, tensors
+from laws import Watched, play, same_bits, tensors
 from test_laws import (
     check_agreement,
     check_averaging,
@@ -22,12 +21,10 @@ from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.payload import Wholes
-from dgc_repro.payload.requests import Exchange, Mean, Outcome
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import Setting
@@ -36,9 +33,7 @@ from dgc_repro.selfcheck.law_settings.base import Setting
 @pytest.mark.parametrize("unit", ["layer", "model"])
 def test_no_compression_no_change_with_two_workers_bit_for_bit(unit: str) -> None:
     setting = Setting("dense", Dense())
-    exchange = simulation(setting, 2, tensors(0, 0))
-    exchange.unit = unit
-    exchange.states = [exchange._initial() for _ in range(2)]
+    exchange = Exchange(Dense(), tensors(0, 0), World(2), unit=unit)
     ours, theirs = tensors(0, 3), tensors(1, 3)
     means = play(exchange, setting, [ours, theirs])
     for name, mean in means.items():
@@ -57,46 +52,6 @@ def test_a_broken_law_is_one_line_that_names_the_case() -> None:
     assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 2 is allowed"
     assert not broken.value.pytrace
     assert broken.value.__context__ is None  # no chain of exceptions
-
-
-class Flat:
-    """A user's method for one tensor, which returns its mean as a vector."""
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        mean = yield Mean(tensor.reshape(-1).clone())
-        return Outcome(mean, Wholes.of(tensor), state)
-
-
-class FlatBatch(ByBatch):
-    """One that is written for batches."""
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        inner = [{} for _ in states]
-        outcome = yield from exchange_all(Dense(), batch, inner, context)
-        return Outcome([mean.view(-1) for mean in outcome.mean], outcome.own, inner)
-
-
-@pytest.mark.parametrize("method", [Flat(), FlatBatch()], ids=["a tensor", "a batch"])
-def test_a_mean_of_another_shape_breaks_the_laws_in_a_line_that_says_how_to_mend_it(
-    method: Compressor,
-) -> None:
-    def agreement(index: int, workers: int) -> None:
-        watched = Watched(method)
-        x = {"x": torch.ones(2, 3)}
-        play(
-            simulation(Setting("flat", method), workers, x, watched), SETTINGS[index], [x] * workers
-        )
-
-    with pytest.raises(pytest.fail.Exception) as broken:
-        in_one_line("agreement", agreement)(0)
-    why = "tensor x: mean has shape [6], the tensor [2, 3]: use .view(tensor.shape)"
-    assert str(broken.value.msg).endswith(f"2 workers: {why}")
 
 
 # Hypothesis: shapes and values nobody thought of, in a nest that meets every branch of the packing.
@@ -124,7 +79,7 @@ def test_the_laws_hold_for_any_shape_and_values(
     rung: int,
 ) -> None:
     nest = ErrorFeedback(Ladder((Dense(), Uniform(bits, rounding, block))))
-    setting, watched = Setting("any", nest, Plan(rung)), Watched(nest)
+    setting = Setting("any", nest, Plan(rung))
     size = math.prod(shape)
     pool = torch.tensor(values, dtype=torch.float32)
 
@@ -132,9 +87,9 @@ def test_the_laws_hold_for_any_shape_and_values(
         places = (torch.arange(size) * 7 + 3 * worker + step) % len(values)
         return pool[places].view(shape)
 
-    exchange = simulation(setting, workers, {"x": drawn(0, 0)}, watched)
+    watched = Watched(setting, workers, {"x": drawn(0, 0)})
     for step in range(3):
-        play(exchange, setting, [{"x": drawn(worker, step)} for worker in range(workers)])
+        watched.play([{"x": drawn(worker, step)} for worker in range(workers)])
     for outcomes in steps(watched.seen["x"], workers):
         check_agreement(outcomes, "x")
         check_averaging(outcomes, setting, "x")

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 from laws import play, simulation, told_by
-from numeric import Array, both_kernels, context, dense
+from numeric import Array, both_kernels, context, dense, driven
 from tiny_run import configured
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, PowerSGD, UserError
 from dgc_repro.compressor.interface import Compressor, Measurable
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.launch.components import build_compressor
 from dgc_repro.payload import LowRank
-from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import Setting
 
@@ -32,17 +32,15 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def world(compressor: Compressor, like: dict[str, Tensor], workers: int = 2) -> GradientExchange:
+def world(compressor: Compressor, like: dict[str, Tensor], workers: int = 2) -> Exchange:
     return simulation(Setting("", compressor), workers, like)
 
 
-def step(
-    exchange: GradientExchange, *gradients: dict[str, Tensor], rung: int = 0
-) -> dict[str, Tensor]:
+def step(exchange: Exchange, *gradients: dict[str, Tensor], rung: int = 0) -> dict[str, Tensor]:
     return play(exchange, Setting("", Dense(), Plan(rung)), list(gradients))
 
 
-def alike(exchange: GradientExchange, m: Tensor) -> Tensor:
+def alike(exchange: Exchange, m: Tensor) -> Tensor:
     """The mean of a step in which both workers have the same gradient "w"."""
     return step(exchange, {"w": m.clone()}, {"w": m.clone()})["w"]
 
@@ -105,11 +103,11 @@ def test_five_steps_are_the_papers(rows: int, cols: int, rank: int, workers: int
         mean = step(exchange, *({"w": one} for one in of_step))["w"]
         assert relative(mean - torch.tensor(expected), torch.tensor(expected)) <= 1e-4
     for worker, error in enumerate(errors):
-        state = exchange.states[worker]["w"]
+        state = exchange.states(worker)
         expected = torch.tensor(error)
-        assert relative(state["residual"] - expected, expected) <= 1e-4
+        assert relative(state["residual"]["w"] - expected, expected) <= 1e-4
         expected = torch.tensor(last_q.T)
-        assert relative(state["inner"]["q"] - expected, expected) <= 1e-4
+        assert relative(state["inner.q"]["w"] - expected, expected) <= 1e-4
 
 
 def test_warm_start_converges_to_the_best_approximation() -> None:
@@ -135,16 +133,13 @@ def test_warm_start_converges_to_the_best_approximation() -> None:
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_what_a_worker_sends_is_a_projection(rank: int) -> None:
     """||M - own||^2 + ||own||^2 = ||M||^2, whatever the others send; float32 to 1e-6."""
-    compressor = PowerSGD(rank)
     for index in range(2):
         m = normal(10 + index, 20, 30)
-        running = compressor.exchange(m, compressor.init(m), context())
-        asked = next(running)
-        assert isinstance(asked, Mean)
-        running.send(asked.tensor + normal(20, *asked.tensor.shape))  # another worker's P
-        with pytest.raises(StopIteration) as end:
-            running.send(torch.zeros(rank * 30))
-        own = end.value.value.own
+        method, others = PowerSGD(rank), World(2)
+        given = [Batch(("w",), [one]) for one in (m.clone(), normal(20, 20, 30))]
+        method.setup(given[0], others)
+        out = Batch(("w",), [torch.empty(20, 30)])
+        own, _ = driven(method.step(given, out, others, context()), others)
         assert isinstance(own, LowRank)
         sent = dense(own, 600).view(20, 30).double()
         left, whole = (m - sent).square().sum(), m.double().square().sum()
@@ -200,7 +195,8 @@ def test_all_workers_keep_the_same_q_and_each_rung_its_own() -> None:
     exchange = world(ladder, {"w": torch.empty(14, 16)}, 3)
     for rung in (1, 0, 2):
         step(exchange, *({"w": normal(w, 14, 16)} for w in range(3)), rung=rung)
-        qs = [[r.get("q") for r in state["w"]["rungs"]] for state in exchange.states]
+        every = [exchange.states(worker) for worker in range(3)]
+        qs = [[None, *(state[f"rung{i}.q"]["w"] for i in (1, 2))] for state in every]
         for other in qs[1:]:
             assert torch.equal(qs[0][1], other[1])
             assert torch.equal(qs[0][2], other[2])
@@ -233,9 +229,9 @@ def test_a_rank_above_every_matrix_is_refused(shapes: list[tuple[int, ...]], mes
         with pytest.raises(UserError, match="^" + re.escape(f"compressor.{message}")):
             world(nest, like)
     fitting = {**like, "large": torch.empty(20, 20)}  # one that fits is enough
-    link = world(PowerSGD(9), fitting).link
+    world(PowerSGD(9), fitting)
     with pytest.raises(UserError, match=re.escape("compressor.rank: no tensor here is a matrix")):
-        GradientExchange(PowerSGD(1), fitting, link, unit="model")
+        Exchange(PowerSGD(1), fitting, World(2), unit="model")
 
 
 @dataclass(frozen=True)
@@ -255,10 +251,7 @@ def test_a_policy_that_must_measure_first_is_refused() -> None:
         build_compressor(config, Sees())  # type: ignore[arg-type]
 
 
-def test_factors_of_another_size_are_refused() -> None:
+def test_factors_are_counted_by_tensor() -> None:
     payload = LowRank(Matrices.of(((5, 7), (3, 4)), 2), torch.zeros(16), torch.ones(22))
     told = told_by(payload, Batch(("a", "b"), [torch.zeros(35), torch.zeros(12)]))
     assert told == {"a": (((10, 4), (14, 4)), 24), "b": (((6, 4), (8, 4)), 14)}
-    assert torch.equal(payload.like(payload.parts).q, payload.q)
-    with pytest.raises(ValueError, match="factors of another size"):
-        payload.like([torch.zeros(16), torch.zeros(20)])

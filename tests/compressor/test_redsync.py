@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import Setting, Watched, play, simulation
+from laws import Setting, Watched
 from numeric import EPS, Array, both_kernels, context, dense, gaussian, heavy_tailed, largest
 from torch import Tensor
 
@@ -150,13 +150,11 @@ def test_workers_with_different_counts_average_their_shared_values() -> None:
         x = heavy_tailed(5_000, worker)
         return {"x": x if worker == 0 else x.clamp(max=0).index_fill(0, torch.arange(9), 1.0)}
 
-    watched = Watched(RedSync(0.02, quantized=True))
-    setting = Setting("quantized", watched.inner)
-    exchange = simulation(setting, 3, gradients(0), watched)
-    means = play(exchange, setting, [gradients(worker) for worker in range(3)])
+    watched = Watched(Setting("quantized", RedSync(0.02, quantized=True)), 3, gradients(0))
+    watched.play([gradients(worker) for worker in range(3)])
     seen = watched.seen["x"]
     assert [one.own_bytes for one in seen] == [12 + 2 * 100, 12 + 2 * 10, 12 + 2 * 10]
     owns = torch.stack([one.own for one in seen]).double()
     # Three products and two sums, each off by 2^-24 of its value at most.
     bound = 6 * EPS * owns.abs().mean(0)
-    assert bool(((means["x"].double() - owns.mean(0)).abs() <= bound).all())
+    assert bool(((seen[0].mean.double() - owns.mean(0)).abs() <= bound).all())

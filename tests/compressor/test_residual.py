@@ -28,6 +28,7 @@ from dgc_repro import (
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.sharded import OWNER, Sharded
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.launch.rules import validate
 from dgc_repro.selfcheck.law_settings.base import Setting
 
@@ -89,7 +90,7 @@ def test_the_two_norm_contracts_where_a_bucket_is_below_4_levels_squared(
     """Equal values lie f = levels / sqrt(bucket) steps above 0, near 1/2, the worst there is: their noise
     is f (1 - f) steps squared, what they are f^2. Each squared error is near 1/4: 60,000 of them say it."""
     x, setting = torch.ones(60_000 // bucket * bucket), QSGD(levels, bucket)
-    share = float(setting.energy(x, context())) / x.numel()
+    share = float(setting.energies(Batch(("w",), [x]), context())) / x.numel()
     assert setting.expands == (bucket >= 4 * levels**2)
     assert (share < 0) == setting.expands
     assert abs(share) > 0.005
@@ -104,7 +105,7 @@ def residuals(method: Any, n: int, steps: int) -> Tensor:
     norms = []
     for _ in range(steps):
         play(exchange, setting, [{"x": torch.randn(n, generator=source)}])
-        norms.append(float(exchange.states[0]["x"]["residual"].norm()) / n**0.5)
+        norms.append(float(exchange.states(0)["residual"]["x"].norm()) / n**0.5)
     return torch.tensor(norms)
 
 
@@ -138,7 +139,7 @@ def test_two_steps_up_to_the_largest_bound_every_entry(method: Any) -> None:
         gradient = torch.randn(3000, generator=source)
         largest = max(largest, float(gradient.abs().max()))
         play(exchange, setting, [{"x": gradient}])
-        owed = float(exchange.states[0]["x"]["residual"].abs().max())
+        owed = float(exchange.states(0)["residual"]["x"].abs().max())
         assert 0 < owed <= largest / (steps - 1) * (1 + 1e-5)
 
 
@@ -149,6 +150,6 @@ def test_owners_of_ternary_shards_owe_no_more_later() -> None:
     norms = []
     for _ in range(300):
         play(exchange, setting, [{"x": torch.randn(8192, generator=source)} for _ in range(2)])
-        norms.append(float(exchange.states[0]["x"][OWNER].norm()))
+        norms.append(float(exchange.states(0)[OWNER]["x"].norm()))
     early, late = torch.tensor(norms).view(3, 100).mean(1)[1:].tolist()
     assert late < 1.2 * early

@@ -15,12 +15,12 @@ from dgc_repro.compressor.uniform import ROUNDINGS
 def test_a_later_step_uses_the_largest_magnitude_so_far(bits: int) -> None:
     """(round(x / s)) s with s = m / Q, halves to even, in float64."""
     method = RunningUniform(bits)
-    state, largest = method.init(torch.zeros(1)), 0.0
+    largest, own = 0.0, method
     for step, scale in enumerate((0.1, 1.0, 0.3, 0.001)):
         x = scale * heavy_tailed(5003, seed=step)
-        outcome = run(method, x, state=state)
-        state, largest = outcome.state, max(largest, float(x.abs().max()))
-        assert float(state["largest"]) == largest
+        outcome = run(own, x, set_up=step > 0)
+        own, largest = outcome.method, max(largest, float(x.abs().max()))
+        assert float(own.states(0)["largest"].flat) == largest
         grid = largest / (2 ** (bits - 1) - 1)
         places = x.double().numpy() / grid
         sent = dense(outcome.own).double().numpy()
@@ -43,11 +43,11 @@ def test_error_feedback_keeps_what_falls_below_the_grid() -> None:
     """A value of a twentieth of the first step's scale / Q is sent after some steps, and none is lost."""
     method = ErrorFeedback(RunningUniform(4))
     x = torch.tensor([7.0, 0.0])
-    state = run(method, x).state
+    own = run(method, x).method
     small, total = torch.tensor([0.0, 0.05]), 0.0
     for _ in range(100):
-        outcome = run(method, small, state=state)
-        state, total = outcome.state, total + float(outcome.mean[1])
+        outcome = run(own, small, set_up=True)
+        own, total = outcome.method, total + float(outcome.mean[1])
     assert total == pytest.approx(5.0, abs=0.5)
 
 

@@ -113,7 +113,7 @@ def settled(sparsifier: SIDCo, values: list[Tensor], steps: int) -> Array:
     """k' / k of each step of one tensor, as the state goes on."""
     n = values[0].numel()
     batches = [Batch(("w",), [x]) for x in values]
-    state, shares = sparsifier.init(values[0]), []
+    state, shares = sparsifier._first_state(), []
     for step in range(steps):
         x, stages = batches[step % len(values)], np.array([state["stages"]])
         (sent,) = sparsifier._in_stages(x, (n,), stages, context(step)).counts
@@ -181,7 +181,7 @@ def test_stages_change_every_fifth_step_the_way_that_has_helped() -> None:
             state = sidco._adapted(state, sent, n)
         return state
 
-    first = sidco.init(torch.zeros(n))
+    first = sidco._first_state()
     assert first["stages"] == 4
     assert after(first, k) == {**first, "last": 1.0}
     assert after(first, k // 2)["stages"] == 5

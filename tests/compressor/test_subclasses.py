@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from laws import play, played, simulation, stepped
+from laws import play, played, same, simulation, stepped
 from torch import Tensor
 
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Context, State, check_complete
+from dgc_repro.compressor.interface import Context, Step, Wrapper, check_complete
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.saved import load_state_dict
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
-from dgc_repro.payload.requests import Exchange, Outcome
-from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import Setting
+from dgc_repro.selfcheck.methods import copied
 
 X = torch.arange(1.0, 25.0)
 
@@ -53,22 +56,14 @@ def test_an_overridden_choice_is_sent(kind: type[TopK]) -> None:
     assert torch.equal(stepped(kind(0.25), [X]).nonzero().view(-1), torch.arange(6))
 
 
-@pytest.mark.parametrize("kind", [FirstByChoosing, FirstBySelect, FirstByThreshold])
-def test_what_an_overridden_choice_passes_over_is_checked(kind: type[TopK]) -> None:
-    x = X.clone()
-    x[20] = torch.nan
-    exchange = simulation(Setting("own", kind(0.25)), 1, {"x": x})
-    exchange.open(0, {"x": x}, Plan(0))
-    assert exchange.non_finite == {0: "x"}
-
-
 class Halved(ErrorFeedback):
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        outcome = yield from super().exchange(tensor, state, context)
-        return Outcome(outcome.mean / 2, outcome.own, outcome.state)
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        sent = yield from super().step(xs, out, world, context)
+        torch._foreach_div_(list(out.tensors), 2)
+        return sent
 
 
-def test_an_overridden_exchange_is_called_for_each_tensor() -> None:
+def test_an_overridden_step_is_what_counts() -> None:
     assert torch.equal(2 * stepped(Halved(TopK(0.25)), [X]), stepped(TopK(0.25), [X]))
 
 
@@ -93,28 +88,30 @@ def test_a_method_that_nobody_calls_is_refused() -> None:
 
 
 @dataclass(frozen=True)
-class Transposed:
-    """Hands on the transpose, contiguous or not."""
+class Transposed(Wrapper):
+    """Hands on the transpose."""
 
     inner: Any
-    contiguous: bool
 
-    def init(self, tensor: Tensor) -> State:
-        state: State = self.inner.init(tensor.t())
-        return state
+    def setup(self, like: Batch, world: World) -> None:
+        self.inner.setup(turned(like), world)
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        turned = tensor.t().contiguous() if self.contiguous else tensor.t()
-        outcome = yield from self.inner.exchange(turned, state, context)
-        assert outcome.mean.shape == turned.shape
-        return Outcome(outcome.mean.t().contiguous(), outcome.own, outcome.state)
+    def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
+        mean = turned(out)
+        sent = yield from self.inner.step([turned(x) for x in xs], mean, world, context)
+        for to, one in zip(out.tensors, mean.tensors, strict=True):
+            to.copy_(one.t())
+        return sent
 
 
-@pytest.mark.parametrize("contiguous", [True, False])
+def turned(batch: Batch) -> Batch:
+    return Batch(batch.names, [tensor.t().contiguous() for tensor in batch.tensors])
+
+
 @pytest.mark.parametrize("inner", [TopK(0.25), Uniform(16), ErrorFeedback(TopK(0.25))], ids=str)
-def test_a_wrapper_may_hand_on_the_transpose(inner: Any, contiguous: bool) -> None:
+def test_a_wrapper_may_hand_on_the_transpose(inner: Any) -> None:
     x = X.view(4, 6)
-    mean = stepped(Transposed(inner, contiguous), [x])
+    mean = stepped(Transposed(inner), [x])
     assert torch.equal(mean, stepped(inner, [x]))
 
 
@@ -132,8 +129,8 @@ def test_a_number_of_entries_may_change_from_step_to_step() -> None:
     assert [int((mean != 0).sum()) for mean in means] == [12, 6, 3]
 
 
-class Plain:
-    """A sparsifier that has no more than the protocol asks for."""
+class Plain(Selecting):
+    """A sparsifier that has no more than it needs."""
 
     ragged = False
 
@@ -150,14 +147,16 @@ def test_a_sparsifier_that_chooses_tensor_by_tensor_is_aggregated() -> None:
     assert torch.equal(stepped(Sharded(Plain()), both), stepped(known, both))
 
 
-def test_a_state_of_another_size_is_refused_before_any_kernel_reads_it() -> None:
+def test_a_state_of_another_size_or_nest_is_refused_and_changes_nothing() -> None:
     setting = Setting("own", ErrorFeedback(TopK(0.25)))
     exchange = simulation(setting, 1, {"x": X})
     play(exchange, setting, [{"x": X}])
-    with pytest.raises(ValueError, match="the saved compressor state is of another model"):
-        exchange.load_state_dict(
-            {"step": 1, "tensors": {"x": {"residual": torch.zeros(0), "inner": {}}}}
-        )
-    exchange.states[0] = {"x": {"residual": torch.zeros(3), "inner": {}}}
-    with pytest.raises(ValueError, match="^x: a state of 3 values for a tensor of 24"):
-        exchange.open(0, {"x": X.clone()}, Plan(0))
+    states = copied(exchange.states(0))
+    for other in (
+        {"residual": {"x": torch.zeros(3)}},
+        {},
+        {**states, "velocity": states["residual"]},
+    ):
+        with pytest.raises(ValueError, match="the saved compressor state is of another model"):
+            load_state_dict(exchange, {"step": 1, "states": other})
+        assert same(exchange.states(0), states)

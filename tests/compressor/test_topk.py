@@ -17,7 +17,8 @@ from torch import Tensor
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
@@ -58,8 +59,7 @@ def model(worker: int) -> dict[str, Tensor]:
 
 def test_the_k_largest_of_the_whole_model_are_sent_and_averaged() -> None:
     setting = Setting("topk", TopK(0.02))
-    link = simulation(setting, 2, model(0)).link
-    exchange = GradientExchange(setting.compressor, model(0), link, seed=7, unit="model")
+    exchange = Exchange(setting.compressor, model(0), World(2), seed=7, unit="model")
     means = play(exchange, setting, [model(0), model(1)])
     joined = [
         torch.cat([t.view(-1) for t in model(worker).values()]).double() for worker in range(2)
@@ -69,7 +69,7 @@ def test_the_k_largest_of_the_whole_model_are_sent_and_averaged() -> None:
     # Halves of float32 numbers are exact; their sum is rounded once.
     np.testing.assert_array_equal(found.numpy(), expected.astype(np.float32))
     assert not bool(means["small"].any()), "small tensors have no share of their own"
-    assert link.ledger.payload_bytes == 8 + 2 * 100 + 4 * 100
+    assert exchange.world.ledger.payload_bytes == 8 + 2 * 100 + 4 * 100
 
 
 # -- ladders --------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_a_chosen_rung_sends_what_it_would_have_sent_alone(chosen: int, feedback
             means.append(play(exchange, setting, drawn))
         assert all(same_bits(means[0][name], means[1][name]) for name in like)
     extra = 3 * 24  # the energies of three steps
-    assert ours.link.ledger.payload_bytes == theirs.link.ledger.payload_bytes + extra
+    assert ours.world.ledger.payload_bytes == theirs.world.ledger.payload_bytes + extra
 
 
 def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
@@ -159,9 +159,9 @@ def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
 def test_energies_of_huge_gradients_do_not_overflow() -> None:
     x = torch.full((40,), 1e30)
     ladder = Ladder((Dense(), TopK(0.5), TopK(0.1)))
-    exchange = ladder.exchange(x, ladder.init(x), replace(context(), rung=None, candidates=(1, 2)))
-    asked = next(exchange).energies
-    np.testing.assert_allclose(asked[0].numpy() / float(x[0]) ** 2, [40, 20, 4], rtol=1e-12)
+    where, batch = replace(context(), plan=Plan(None, candidates=(1, 2))), Batch(("x",), [x])
+    found = ladder._energies(batch, ladder._selections(batch, where), where)[0]
+    np.testing.assert_allclose(found.numpy() / float(x[0]) ** 2, [40, 20, 4], rtol=1e-12)
 
 
 class FirstOnes(Selecting):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from laws import SETTINGS, Setting, copied, play, simulation
-from numeric import answered, context, dense
+from laws import SETTINGS, Setting, play, simulation
 from torch import Tensor
 
 from dgc_repro import (
@@ -28,26 +26,11 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import check_nesting, momentum_of
-from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.methods import copied
 
 TOPK = TopK(0.1)
 Nest = Callable[[Compressor], Compressor]
-
-
-@pytest.mark.parametrize("wrapper", [ErrorFeedback, BlockMomentum, MomentumCorrection])
-def test_what_was_sent_is_its_own_and_outlives_the_state_that_is_made_of_it(wrapper: Nest) -> None:
-    nest, x = wrapper(Dense()), torch.tensor([1.0, 2.0])
-    asked = next(nest.exchange(x, nest.init(x), replace(context(), own_is_read=False)))
-    assert isinstance(asked, Mean)
-    assert wrapper is ErrorFeedback or not asked.in_place, "the velocity is state"
-    exchange = nest.exchange(x, nest.init(x), context())
-    (sent,) = answered(next(exchange))
-    with pytest.raises(StopIteration) as end:
-        exchange.send([sent])
-    assert sent.any()
-    assert torch.equal(dense(end.value.value.own, 2), sent)
-    assert not end.value.value.state.get("residual", torch.zeros(1)).any()
 
 
 def test_vectors_small_tensors_and_named_ones_go_dense_and_keep_no_residual() -> None:
@@ -58,8 +41,10 @@ def test_vectors_small_tensors_and_named_ones_go_dense_and_keep_no_residual() ->
     assert rule.exempt(matrix, "fc.weight")
     assert rule.exempt(torch.zeros(3, 3), "conv.weight")
     assert not rule.exempt(matrix, "conv.weight")
-    assert rule.init(torch.ones(100)) == rule.init(torch.ones(3, 3)) == {}
-    assert rule.init(matrix)["inner"]["residual"].shape == (4, 5)
+    like = {"bias": torch.ones(100), "small": torch.ones(3, 3), "conv.weight": matrix}
+    exchange = simulation(Setting("", rule), 1, like)
+    assert exchange.states(0)["inner.residual"].keys() == {"conv.weight"}
+    assert [group.names for group in exchange.groups] == [("bias", "small"), ("conv.weight",)]
 
 
 def test_a_rung_the_ladder_lacks_is_an_error_and_not_the_last_one() -> None:
@@ -67,17 +52,22 @@ def test_a_rung_the_ladder_lacks_is_an_error_and_not_the_last_one() -> None:
     exchange = simulation(setting, 1, {"x": torch.ones(3)})
     for rung in (3, -1):
         with pytest.raises(ValueError, match=f"rung {rung} of a ladder of 3"):
-            exchange.open(0, {"x": torch.ones(3)}, Plan(rung))
+            exchange.average([{"x": torch.ones(3)}], Plan(rung))
 
 
 def test_where_the_feedback_stands_decides_how_many_residuals_there_are() -> None:
-    like = torch.empty(3, 2)
-    shared = ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(4)))).init(like)
-    each = Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))).init(like)
-    assert shared["residual"].shape == like.shape
-    assert not shared["residual"].any()
-    residuals = [[], ["inner", "residual"], ["inner", "residual"]]
-    assert [sorted(rung) for rung in each["rungs"]] == residuals
+    like = {"x": torch.empty(3, 2)}
+    shared, each = (
+        simulation(Setting("", nest), 1, like).states(0)
+        for nest in (
+            ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(4)))),
+            Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))),
+        )
+    )
+    assert shared.keys() == {"residual"}
+    assert shared["residual"]["x"].shape == (3, 2)
+    assert not shared["residual"]["x"].any()
+    assert each.keys() == {"rung1.residual", "rung2.residual"}
 
 
 def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
@@ -87,11 +77,11 @@ def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
     x = torch.tensor([1.0, 0.25, -0.25, 0.375])
     exchange = simulation(strong, 2, {"x": x})
     sent = play(exchange, strong, [{"x": x}, {"x": x}])["x"]
-    kept = copied(exchange.states[0]["x"]["residual"])
+    kept = copied(exchange.states(0)["residual"]["x"])
     assert torch.equal(sent + kept, x)
     assert kept.any()
     assert torch.equal(play(exchange, dense, [{"x": x}, {"x": x}])["x"], x + kept)
-    assert not exchange.states[0]["x"]["residual"].any()
+    assert not exchange.states(0)["residual"]["x"].any()
     assert exchange.state_bytes() == x.nbytes
 
 
