@@ -40,6 +40,8 @@ GONE: dict[tuple[str, ...], tuple[Any, str]] = {
         False,
         "TORCH_DISTRIBUTED_DEBUG=DETAIL compares what ranks are about to send",
     ),
+    ("compressor", "indices"): ("auto", "places always travel in the coding of the fewest bytes"),
+    ("compressor", "values"): ("fp32", "values of chosen entries always travel as float32"),
     ("launch", "workers_per_node"): (None, "dgc_repro.attach averages inside nodes, docs/fsdp.md"),
     ("compressor", "feedback"): (
         "own",

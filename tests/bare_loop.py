@@ -1,4 +1,4 @@
-"""Train with every public compressor, as a hook and on FSDP2, for tests/test_wheel.py.
+"""Train with every public compressor, during backward too, and on FSDP2, for tests/test_wheel.py.
 
 Two ranks of torchrun, in an environment of torch and numpy. Prints the names of the compressors."""
 
@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dgc_repro
-from dgc_repro import ErrorFeedback, HookState, TopK, attach, comm_hook
+from dgc_repro import ErrorFeedback, TopK, attach
 from dgc_repro.errors import REPRO_LIBRARIES
 from dgc_repro.kernel import native
 
@@ -45,12 +45,10 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 10))
 
 
-def step(model: nn.Module, exchange=None) -> None:
+def step(model: nn.Module) -> None:
     """A step of SGD with this rank's data; the ranks then have the same weights."""
     inputs = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
     nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1)).backward()
-    if exchange is not None:
-        exchange.step()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
@@ -76,19 +74,21 @@ def main() -> None:
     names = [name for name, of in dgc_repro._PUBLIC.items() if of.startswith("compressor.")]
     for name in names:
         model = DistributedDataParallel(net())
-        step(model, attach(model, compressor(name), POLICIES.get(name)))
+        attach(model, compressor(name), POLICIES.get(name))
+        step(model)
         weights = nn.utils.parameters_to_vector(model.parameters()).detach()
         everybody = [torch.empty_like(weights) for _ in range(2)]
         dist.all_gather(everybody, weights)
         assert torch.equal(*everybody), name
     model = DistributedDataParallel(net())
-    state = HookState(model, ErrorFeedback(TopK()))
-    model.register_comm_hook(state, comm_hook)
+    exchange = attach(model, ErrorFeedback(TopK()), overlap=True)
     step(model)
-    assert state.ledger.payload_bytes > 0
+    assert exchange.ledger.payload_bytes > 0
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("node", "gpu"))
     sharded = fully_shard(net(), mesh=mesh["gpu"])
-    step(sharded, attach(sharded, ErrorFeedback(TopK()), mesh=mesh, dim="node"))
+    exchange = attach(sharded, ErrorFeedback(TopK()), mesh=mesh, dim="node")
+    step(sharded)
+    assert exchange.ledger.payload_bytes > 0
     if dist.get_rank() == 0:
         print(*names)
 

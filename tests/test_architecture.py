@@ -23,7 +23,7 @@ ANYTHING = "*"
 UNDER_ALL = ("errors", "files", "checked", "checksums", "names", "progress")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
-    *("payload", "kernel", "optimizer"),
+    *("payload", "kernel", "optimizer", "nests"),
 )
 UNDER_BENCHES = ("launch", "study", "results", *UNDER_LAUNCH)
 
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "launch": ("study", "compare", "results", *UNDER_LAUNCH),
     "train": (
         *("exchange", "model", "dataset", "compressor", "policy", "sink", "network", "optimizer"),
+        "nests",
     ),
     "integrations": ("exchange", "compressor", "policy"),
     "optimizer": (),
@@ -45,14 +46,20 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure": ("study",),
     "study": ("compressor", "kernel", "network", "model", "payload"),
     "__init__": ("exchange", "compressor", "policy", "results", "optimizer", "network", "names"),
-    "extend": ("compressor", "policy", "payload", "kernel"),
+    "extend": ("exchange.world", "compressor", "policy", "payload", "kernel"),
     "compare": ("paper", "results"),
     "results": ("paper",),
     "names": (),
-    "exchange": ("compressor", "policy", "payload", "kernel"),
+    "nests": (),
+    "exchange": ("compressor", "policy", "payload", "kernel", "nests"),
     "network": (),
-    "compressor": ("payload", "kernel"),
-    "policy": ("payload",),
+    "compressor": ("exchange.world", "policy.interface", "payload", "kernel"),
+    # The workers, whom a compressor asks, lie below it.
+    "exchange.world": ("exchange.clock", "exchange.collective", "exchange.ledger", "kernel"),
+    "exchange.collective": ("exchange.clock",),
+    "exchange.clock": ("kernel",),
+    "exchange.ledger": (),
+    "policy": (),
     "payload": ("kernel",),
     "model": (),
     "dataset": (),
@@ -67,14 +74,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 
 INSTEAD = {
-    "compressor": "a compressor asks and never talks: yield a request, and let exchange/drive "
-    "answer it",
+    "compressor": "a compressor asks and never talks: ask the World that its step is handed, and yield what "
+    "waits for the answer",
+    "exchange.world": "the workers lie below the compressors, who ask them",
+    "exchange.collective": "the workers lie below the compressors, who ask them",
+    "exchange.clock": "the workers lie below the compressors, who ask them",
+    "exchange.ledger": "paper/ reads the ledger's names without torch",
     "policy": "a policy sees only the observations that it is handed: have train/ or exchange/ "
     "pass the number in",
     "exchange": "exchange/ serves whoever is above it: take what you need as an argument",
-    "payload": "compressors stand on payloads and requests: move what you need below, into kernel/",
+    "payload": "compressors stand on payloads: move what you need below, into kernel/",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
-    "integrations": "an integration calls attach or HookState: mend what it needs in exchange/",
+    "integrations": "an integration calls attach: mend what it needs in exchange/",
     "optimizer": "an optimizer sees parameters and their gradients: pass what else it needs as an argument",
     "generalization": "it is the path of a component: the code is in study/",
     "measure": "it is the path of a component: the code is in study/",
@@ -95,6 +106,7 @@ INSTEAD = {
     "errors": "errors.py lies under everything and imports nothing of ours",
     "files": "files.py lies under everything but errors.py",
     "checked": "checked.py lies under everything and imports nothing of ours",
+    "nests": "nests.py lies under everything and imports nothing of ours",
     "checksums": "checksums.py lies under everything: it may import errors and files",
     "progress": "progress.py lies under everything and imports nothing of ours",
     "__init__": "`import dgc_repro` stays light: import under TYPE_CHECKING, and list the name in _PUBLIC",
@@ -117,20 +129,21 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
         "import kernel/gpu where a batch is on a GPU: Triton may be absent",
     ),
     "torch.distributed": (
-        # exchange.wire: only to tell the errors of a collective from others; rendezvous: only the store
+        # collective: only to tell the errors of a collective from others; rendezvous: only the store
         (
+            "exchange.world",
             "exchange.process_group",
-            "exchange.ddp",
+            "exchange.hook",
             "exchange.fsdp",
-            "exchange.attached",
+            "exchange.door",
             "exchange.rendezvous",
-            "exchange.wire",
+            "exchange.collective",
             "bench",
             "launch",
             "selfcheck",
             "train.checkpoint",
         ),
-        "yield a request, or take a Wire and call that",
+        "ask a World",
     ),
 }
 
@@ -238,15 +251,16 @@ def test_every_row_of_the_table_names_something_that_exists() -> None:
 @pytest.mark.parametrize(
     ("inside", "source", "sentence"),
     [
-        ("compressor.topk", "import torch.distributed as dist", "yield a request"),
+        ("compressor.topk", "import torch.distributed as dist", "ask a World"),
         ("compressor.topk", "import torch\ntorch.distributed.barrier()", "topk.py:2"),
-        ("compressor.topk", "def f():\n    from dgc_repro.exchange import drive", "topk.py:2"),
-        ("compressor.topk", "from ..exchange import drive", "a compressor asks"),
+        ("compressor.topk", "def f():\n    from dgc_repro.exchange import exchange", "topk.py:2"),
+        ("compressor.topk", "from ..exchange import exchange", "a compressor asks"),
         ("compressor.topk", "import scipy", "torch and numpy only"),
-        ("exchange.attached", "def f():\n    import yaml", "torch and numpy only"),
+        ("exchange.door", "def f():\n    import yaml", "torch and numpy only"),
         ("kernel.signs", "import triton", "import kernel/gpu where"),
         ("policy.__init__", "from ..train import step", "observations"),
-        ("exchange.drive", "from torch.distributed import all_reduce", "take a Wire"),
+        ("exchange.exchange", "from torch.distributed import all_reduce", "ask a World"),
+        ("exchange.world", "from dgc_repro.compressor import topk", "lie below"),
         ("train.loop", "import wandb", "sink/wandb.py mirrors it"),
         ("train.loop", "from hydra.utils import instantiate", "launch/ turn"),
         ("sink.jsonl", "import importlib\nimportlib.import_module('wandb')", "mirrors it"),
@@ -266,11 +280,11 @@ def test_an_import_that_breaks_a_layer_is_named_with_what_to_do_instead(
 @pytest.mark.parametrize(
     ("inside", "source"),
     [
-        ("compressor.topk", "from dgc_repro.payload.requests import Gather"),
+        ("compressor.topk", "from dgc_repro.exchange.world import World"),
         ("compressor.topk", "from .base import Compressor\nimport math, numpy, torch.nn"),
         ("launch.worker", "import hydra, torch.distributed\nfrom dgc_repro.train import loop"),
         ("paper.frame", "from dgc_repro import __version__\nimport pandas"),
-        ("__init__", "def f():\n    from dgc_repro.exchange.ddp import attach"),
+        ("__init__", "def f():\n    from dgc_repro.exchange.door import attach"),
     ],
 )
 def test_an_import_that_keeps_the_layers_passes(inside: str, source: str) -> None:

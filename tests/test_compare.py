@@ -138,7 +138,7 @@ def test_what_is_no_setting_is_in_no_name() -> None:
 def test_two_runs_that_differ_in_a_setting_have_two_names() -> None:
     """Each key that may name a setting, set to another value."""
     wrap = ("momentum_correction", "error_feedback")
-    usual = a_run("TopK", wrap=wrap, compressor__density=0.01, compressor__indices="auto")
+    usual = a_run("TopK", wrap=wrap, compressor__density=0.01)
     usual.config["wrapper"]["momentum_correction"] = {"_target_": "x.M", "momentum": 0.9}
     keys = setting_names.settings_of(usual.config)
     assert len(keys) > 40

@@ -28,8 +28,10 @@ import dgc_repro.policy
 import dgc_repro.study
 from dgc_repro.compressor.cast import Cast
 from dgc_repro.compressor.eden import DRIVE
-from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.interface import Compressor, Context
+from dgc_repro.compressor.joined import Joined
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import Rest
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.dataset.cifar import Cifar
@@ -83,9 +85,9 @@ READ_TEXT = {"gravac/table3_lstm", *(f"lecture/batch_size_{m}" for m in ("lstm",
 """Experiments whose data set stands in the lines of their artifacts."""
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 TRAINED = [name for name, node in ARTIFACTS.items() if not {"study", "measure"} & set(node)]
-MADE_BY_THE_BUILDER = {Ladder, Sharded, DRIVE}
-"""Components that no YAML names: a policy's field and values make them, or exchange.aggregation; DRIVE is
-`EDEN` with one bit, which conf/compressor/drive.yaml says."""
+MADE_BY_THE_BUILDER = {Ladder, Sharded, DRIVE, Joined, Rest}
+"""Components that no YAML names: a policy's field and values make them, exchange.aggregation, exchange.unit,
+or a `PerLayer`; DRIVE is `EDEN` with one bit, which conf/compressor/drive.yaml says."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer, MatrixMethod}
 """What several components inherit from."""
 
@@ -103,14 +105,16 @@ def component_classes() -> set[type]:
     ):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             modules.append(importlib.import_module(found.name))
-    verbs = ("exchange", "load", "build", "plan", "factor", "worker_rates", "run", "measure")
+    verbs = ("load", "build", "plan", "factor", "worker_rates", "run", "measure")
     classes: set[type] = set()
     for module in modules:
         for name, item in inspect.getmembers(module, inspect.isclass):
             is_ours = item.__module__ == module.__name__ and not name.startswith("_")
             if item is Context:
                 continue  # it has a plan, and is no policy
-            if is_ours and dataclasses.is_dataclass(item) and any(hasattr(item, v) for v in verbs):
+            if not is_ours or not dataclasses.is_dataclass(item):
+                continue
+            if issubclass(item, Compressor) or any(hasattr(item, v) for v in verbs):
                 classes.add(item)
     return classes
 

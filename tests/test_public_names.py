@@ -28,7 +28,7 @@ CONTRIBUTORS = {
 """By page, a package whose names it may import although they are not stable."""
 
 STABLE = """
-    __version__ attach Attached comm_hook HookState UserError
+    __version__ attach Attached UserError
     BF16 BlockFloat DeMo Dense DGCSampled Dion DRIVE EDEN EFSignSGD FP16 Natural OneBit PowerSGD QSGD RandomK
     RedSync RunningUniform SIDCo SignSGD SparseLoCo TernGrad Threshold TopK Uniform
     BlockMomentum ClipLocal ErrorFeedback Ladder LoCo MomentumCorrection OneBitAdam PerLayer Sharded
@@ -38,9 +38,8 @@ STABLE = """
 """
 STABLE_FOR_EXTENSIONS = """
     checked Count Positive Share one_of within
-    Compressor Context Measured ByBatch Batch DensitySparsifier Selecting num_kept select Selection
-    Payload BatchPayload Sparse Wholes
-    AllToAll Choose Exchange Gather GatherRagged Many Max Mean Outcome
+    Compressor Context Step Wrapper PerTensor World Batch Segments
+    DensitySparsifier Selecting Quantizer num_kept select Selection BatchPayload Sparse
     EpochReport Plan Policy Rungs State StepReport ENERGIES MEAN OWN SPREAD
 """
 

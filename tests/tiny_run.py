@@ -60,7 +60,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "fixed rung": ("compressor=uniform", "policy.field=bits", "policy.values=[8,4]", "wrap=[]"),
     # Sparsifiers.
     "topk": ("compressor=topk", "wrap=[error_feedback]"),
-    "topk coded": ("compressor=topk", "compressor.indices=bitmap", "compressor.values=int8"),
     "threshold": ("compressor=threshold", "wrap=[error_feedback]"),
     "threshold, fixed": ("compressor=threshold", "compressor.threshold=0.01", "wrap=[]"),
     "dgc_sampled": ("compressor=dgc_sampled", "wrap=[error_feedback]"),

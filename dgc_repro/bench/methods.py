@@ -87,8 +87,6 @@ CASES = (
     Case("topk 10x", TopK(factor=10), 10.0),
     Case("topk 100x", TopK(factor=100), 3.0),
     Case("topk 1000x", TopK(factor=1000), 1.8),
-    Case("topk 100x, int32 places", TopK(factor=100, indices="int32"), 3.0, None, False),
-    Case("topk 100x, 8-bit values", TopK(factor=100, values="int8"), 3.0, None, False),
     Case("dgc_sampled 100x", DGCSampled(factor=100), 2.0),
     Case("redsync 100x", RedSync(factor=100), 3.0),
     Case("redsync 100x, quantized", RedSync(factor=100, quantized=True), None, None, False),

@@ -36,7 +36,6 @@ from dgc_repro.compressor.interface import (
 from dgc_repro.compressor.sparsifier import (
     Largest,
     Sparsifier,
-    explained_by,
     refine_all,
     select_all,
 )
@@ -164,7 +163,7 @@ class Ladder(Compressor):
         for index in set(context.plan.candidates):
             rung: Any = self.rungs[index]
             if index in selections:
-                of_rung[index] = explained_by(rung, selections[index])
+                of_rung[index] = selections[index].energies()
             else:
                 of_rung[index] = rung.energies(batch, context.within(f"rung{index}"))
         columns = [kernels.energies(batch), *(of_rung[index] for index in context.plan.candidates)]

@@ -37,12 +37,13 @@ import torch
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import DensitySparsifier, coded
+from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, narrow
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.thresholds import Keys, Mask
+from dgc_repro.payload import Sparse
 
 SEARCH_FROM = 1_048_576  # values: 4 MB
 HALVINGS = 32  # of the range between mean and max; then its ends are neighbours in float32
@@ -50,18 +51,13 @@ HALVINGS = 32  # of the range between mean and max; then its ends are neighbours
 
 @checked
 class RedSync(DensitySparsifier):
-    """``density`` or ``factor``, ``indices``, ``values``: as in `DensitySparsifier`.
+    """``density`` or ``factor``: as in `DensitySparsifier`.
     ``search_from``: values from which a tensor is searched instead of trimmed. ``quantized``: send
     places and one mean value, of positive entries on even steps (from 0) and of negative ones on odd."""
 
     search_from: Annotated[int, within(0), f"the paper's 4 MB are {SEARCH_FROM}"] = SEARCH_FROM
     quantized: bool = False
     ragged = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.quantized and self.values != "fp32":
-            raise ValueError(f"values: quantized sends a single one, as fp32, got {self.values!r}")
 
     @property
     def gather_only(self) -> bool:
@@ -74,7 +70,7 @@ class RedSync(DensitySparsifier):
         return not self.quantized
 
     def payload_of(self, names: tuple[str, ...], chosen: Selections, context: Context) -> Any:
-        return coded(self, names, chosen, context, shared=self.quantized)
+        return Sparse.of(names, chosen, context.scratch, shared=self.quantized)
 
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         ks = self.each_num_kept(sizes)

@@ -37,12 +37,12 @@ from dgc_repro.checked import checked
 from dgc_repro.compressor.gathering import average, gathered_ragged, num_wire_bytes, read, wire
 from dgc_repro.compressor.interface import Compressor, Context, Step, keeps_state
 from dgc_repro.compressor.residual import check_residual
-from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
+from dgc_repro.compressor.sparsifier import Sparsifier, select_all
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.segments import Segments
-from dgc_repro.payload import BatchPayload, Parted
+from dgc_repro.payload import BatchPayload, Parted, Sparse
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import Wait, World
@@ -107,7 +107,6 @@ class Sharded(Compressor):
                 f"carry on; {WITHOUT}"
             )
         check_residual(self.method, "method", WITHOUT)
-        check_exact(self.method)
 
     def setup(self, like: Batch, world: World) -> None:
         owned = []
@@ -166,10 +165,10 @@ class Sharded(Compressor):
     ) -> tuple[Any, Sequence[BatchPayload]]:
         """What was selected: as a whole, and by owner of the places."""
         chosen = select_all(self.method, x, context)
-        whole = coded(self.method, x.names, chosen, context)
+        whole = Sparse.of(x.names, chosen, context.scratch)
         parts = enumerate(chosen.cut(stretches))
         return whole, [
-            coded(self.method, x.names, part, context.within(f"shard of {rank}"))
+            Sparse.of(x.names, part, context.within(f"shard of {rank}").scratch)
             for rank, part in parts
         ]
 
@@ -263,7 +262,7 @@ def compressed(
 ) -> BatchPayload:
     """What a method sends for the tensors of a batch."""
     if isinstance(method, Sparsifier):
-        return coded(method, batch.names, select_all(method, batch, context), context)
+        return Sparse.of(batch.names, select_all(method, batch, context), context.scratch)
     assert isinstance(method, Encoder)
     return method.encode_batch(batch, context)
 

@@ -16,18 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 
 from torch import Tensor
 
-from dgc_repro.checked import Share, checked, one_of, within
+from dgc_repro.checked import Share, checked, within
 from dgc_repro.compressor.gathering import average, gathered, gathered_ragged
 from dgc_repro.compressor.interface import Compressor, Context, Step
-from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
-from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.payload import Sparse
-from dgc_repro.payload.sparse import CODINGS, PLAIN
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.world import World
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 DENSITY = 0.01  # where neither density nor factor is given
 Density = Annotated[Share, "0.01 sends 1 %"]
 Factor = Annotated[float, within(1), "100 sends one entry of 100"]
-Values = Annotated[str, one_of(VALUES)]
 Sample = Annotated[Share, "0.01 looks at 1 % of the entries"]
 
 
@@ -77,45 +73,6 @@ def share_sent(density: float | None, factor: float | None) -> float:
 def num_kept(n: int, density: float) -> int:
     """k = max(1, round(n density)), and 0 of an empty tensor."""
     return min(n, max(1, round(n * density)))
-
-
-def coded(
-    sparsifier: object,
-    names: tuple[str, ...],
-    chosen: Selections,
-    context: Context | None = None,
-    *,
-    shared: bool = False,
-) -> Sparse:
-    """The payload of selections, coded as the sparsifier's settings ``indices`` and ``values`` say. One that
-    lacks them sends int32 and fp32. ``context``: where it is kept; ``shared``: all entries of a tensor
-    have one value."""
-    indices, values = getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32")
-    scratch = None if context is None else context.scratch
-    return Sparse.of(names, chosen, indices, values, scratch, shared=shared)
-
-
-def explained_by(sparsifier: object, chosen: Selections) -> Tensor:
-    """||x||^2 - ||x - C(x)||^2 of every tensor where C sends these selections: f64[tensors]
-    (compressor/explained.py)."""
-    whole = chosen.energies()
-    if getattr(sparsifier, "values", "fp32") == "fp32":
-        return whole
-    names = ("",) * len(chosen)
-    sent = coded(sparsifier, names, chosen).selections()
-    rest = [ours.values - theirs.values for ours, theirs in zip(chosen, sent, strict=True)]
-    return whole - kernels.energies(Batch(names, rest))
-
-
-def check_exact(sparsifier: object) -> None:
-    """Raise ValueError where values are rounded as they are sent: where sums are
-    sent on (`Sharded`), no residual would hold that error."""
-    values = getattr(sparsifier, "values", "fp32")
-    if values != "fp32":
-        raise ValueError(
-            f"values: sums are sent on, and {values} would round them where no residual sees it; use "
-            "fp32, or gather what is sent"
-        )
 
 
 def one_by_one(sparsifier: Any, batch: Batch, context: Context) -> Selections:
@@ -166,7 +123,7 @@ class Selecting(Compressor):
 
     def payload_of(self, names: tuple[str, ...], chosen: Selections, context: Context) -> Any:
         """The payload of what was selected."""
-        return coded(self, names, Selections.of(chosen), context)
+        return Sparse.of(names, Selections.of(chosen), context.scratch)
 
     def send(self, sent: Sequence[Any], out: Batch, world: World, context: Context) -> Step:
         """Average what the workers hosted here and all others send."""
@@ -176,7 +133,7 @@ class Selecting(Compressor):
         return sent
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
-        return explained_by(self, self.select_all(batch, context))
+        return Selections.of(self.select_all(batch, context)).energies()
 
     def select_all(self, batch: Batch, context: Context) -> Selections:
         """The entries to send of each tensor."""
@@ -186,13 +143,10 @@ class Selecting(Compressor):
 @checked
 class DensitySparsifier(Selecting):
     """A sparsifier of a share of the entries. ``density``: share of the entries to send (0.01 where neither
-    is given); ``factor``: send one entry of so many: 100 is density 0.01. ``indices``: how places travel;
-    auto takes the fewest bytes. ``values``: how values travel."""
+    is given); ``factor``: send one entry of so many: 100 is density 0.01."""
 
     density: Density | None = None
     factor: Factor | None = None
-    indices: Annotated[str, one_of(CODINGS)] = "auto"
-    values: Values = "fp32"
     ragged: ClassVar[bool]
 
     def __post_init__(self) -> None:

@@ -3,11 +3,11 @@
 Paper: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017
 (arXiv:1704.05021), with a fixed number of entries; Stich et al., "Sparsified SGD with memory",
 NeurIPS 2018 (arXiv:1809.07599), definition 2.1, which analyses it with error feedback.
-Asks: `Gather` of k = max(1, round(n density)) entries: 8 bytes of header; places: the fewest of 4 k
-(int32), 2 (k + (n - k) // 65535) (delta16) and n / 8 (bitmap) bytes, filled up to whole words of 4;
-values: 4 k (fp32), 2 k (fp16) or k + 4 ceil(k / 2048) (int8) bytes.
-Differs: ties go to the lower index, so that all kernels and rungs choose the same. The papers send
-float32 values and do not say how places are coded.
+Asks: to gather k = max(1, round(n density)) entries: 8 bytes of header; places: the fewest of 4 k (as they
+are), 2 (k + (n - k) // 65535) (distances) and n / 8 (a bitmap) bytes, filled up to whole words of 4; values:
+4 k bytes.
+Differs: ties go to the lower index, so that all kernels and rungs choose the same. The papers do not say how
+places are coded.
 
 With exchange.unit=model (compressor=magnitude) the entries are those of the whole model, wherever they lie:
 Aji and Heafield, section 3 (one global threshold against one for each tensor); the global constraint of

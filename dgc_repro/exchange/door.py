@@ -184,8 +184,12 @@ class Attached:
                 scale = junction.scale  # the gradients are unscaled already
             elif scale != 1:
                 self._multiply(1 / scale)
-            bad = steps.open(0)
-            happened, _ = steps.settle([], finite=not problem and bad is None)
+            try:
+                bad = steps.open(0)
+                happened, _ = steps.settle([], finite=not problem and bad is None)
+            except Exception:
+                self._drop()
+                raise
         self._forward_seen = False
         if happened and scale != 1:
             self._multiply(scale)
@@ -197,9 +201,7 @@ class Attached:
             return
         problems = steps.world.tell(problem)
         if scaler is None or any(problems):
-            every = (*steps.parameters.values(), *self._frozen.values(), *self._late.values())
-            for parameter in every:
-                parameter.grad = None  # each rank's own: who catches the error must not apply it
+            self._drop()
         if self._repeated is not None:
             self._repeated.exchanged()
         refuse_first(problems)
@@ -211,6 +213,12 @@ class Attached:
                 self._repeated.exchanged()
         elif steps.on_nonfinite == "raise":
             refuse_non_finite(steps.world, junction.named(), exchange.step, "gradient", FIX)
+
+    def _drop(self) -> None:
+        """Leave no gradient: each rank has its own, and who catches the error must not apply them."""
+        every = (*self._steps.parameters.values(), *self._frozen.values(), *self._late.values())
+        for parameter in every:
+            parameter.grad = None
 
     def _end_step(self, happened: bool) -> None:
         """Note the time of a step and plan the next one."""

@@ -56,11 +56,13 @@ class Repeated:
         """A backward is about to add to a gradient: note whether that still holds a mean."""
         self.seen = True
         if name not in self._left:
+            if name in self._added_to and not _holds(self._parameters[name].grad):
+                self._added_to.discard(name)  # zeroed since
             return
         (left, version), gradient = self._left[name], self._parameters[name].grad
         # Unless it is as the exchange has left it, it may have been zeroed in place.
         is_left = gradient is not None and left() is gradient and gradient._version == version
-        if gradient is not None and (is_left or bool(gradient.any())):
+        if is_left or _holds(gradient):
             self._added_to.add(name)
         del self._left[name]
 
@@ -68,6 +70,9 @@ class Repeated:
         """Say that the gradients are means to which a backward has added; empty where they are not."""
         added, self._added_to = self._added_to, set()
         if not added or self._now() != self._versions:
+            return ""
+        # A parameter that this backward has not reached yet may have been zeroed.
+        if not any(_holds(self._parameters[name].grad) for name in added):
             return ""
         return (
             "backward: it has added to the means that the last one left, which would be compressed again; "
@@ -89,6 +94,11 @@ class Repeated:
     def _now(self) -> int:
         """A number that grows with every change of a parameter in place."""
         return sum(parameter._version for parameter in self._parameters.values())
+
+
+def _holds(gradient: Tensor | None) -> bool:
+    """Whether there is a gradient, and it is not zero."""
+    return gradient is not None and bool(gradient.any())
 
 
 @untraced

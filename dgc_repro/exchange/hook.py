@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.errors import UserError
+from dgc_repro.exchange.guard import untraced
 from dgc_repro.exchange.junction import AfterBackward, PerBucket
 
 
@@ -38,6 +39,7 @@ _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakK
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
+@untraced
 def hand_over(hook, bucket):  # type: ignore[no-untyped-def]
     """DDP's communication hook; ``hook``: a `Hook`."""
     if hook.junction is None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from dgc_repro.errors import UserError
+from dgc_repro.exchange.collective import CollectiveFailed
 from dgc_repro.exchange.exchange import Exchange, Running, in_memory_order
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import batch as kernels
@@ -176,6 +177,14 @@ class AfterBackward(Junction):
     def settle(
         self, numbers: Sequence[float | Tensor], *, finite: bool
     ) -> tuple[bool, list[float]]:
+        try:
+            return self._settle(numbers, finite=finite)
+        finally:  # also where a method has failed
+            self._given, self._under_way = [], None
+
+    def _settle(
+        self, numbers: Sequence[float | Tensor], *, finite: bool
+    ) -> tuple[bool, list[float]]:
         exchange, given = self.exchange, self._given
         lacks = [frozenset(self._names).difference(own) for own in given]
         missing = frozenset.intersection(*lacks) if lacks else self.missing
@@ -184,20 +193,29 @@ class AfterBackward(Junction):
         doubt = torch.cat(seen).all().logical_not().double() if seen else None
         chooses = self.plan.rung is None  # the policy must know first that the gradient is finite
         on_gpu = exchange.world.device.type in SEND_FIRST
-        if on_gpu and given and self._under_way is None and not chooses and finite:
+        if on_gpu and given and self._under_way is None and not chooses:
+            for gradient in given[0].values() if not finite else ():
+                gradient.zero_()  # others wait for a payload; the step will be undone
             self.send()
         read = self.agreeing(numbers, missing, finite=finite, doubt=doubt)
-        running, self._under_way = self._under_way, None
+        running, failed = self._under_way, None
         if running is not None:
-            running.finish()
-            exchange.put()
+            try:
+                running.finish()
+                exchange.put()
+            except CollectiveFailed:
+                raise
+            except Exception as error:  # perhaps because some gradient was not finite
+                failed = error
         happens, sums = read()
+        if failed is not None and happens:
+            exchange.undo()
+            raise failed
         if running is not None:
             exchange.undo(self.absent if happens else None)
         elif happens and given:
             exchange.run(self._complete(self.absent), self.plan).finish()
             exchange.put()
-        self._given = []
         if not happens:
             exchange.told.clear()
             return False, sums
@@ -248,6 +266,7 @@ class PerBucket(Junction):
         self._names = {id(p): name for name, p in parameters.items()}
         self._buckets: list[tuple[Any, torch.futures.Future[Tensor], Running | None]] = []
         self._means: dict[str, Tensor] = {}  # in DDP's buckets
+        self._frozen: dict[str, Tensor] = {}  # of those, what layers hold that do not learn now
         self._error: BaseException | None = None
 
     @torch.no_grad()
@@ -258,12 +277,15 @@ class PerBucket(Junction):
         is_first = not self._buckets
         if is_first:
             self._means.clear()
+            self._frozen.clear()
             self.pending, self.bad = True, [None]
             self.scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         self.has_all = bucket.is_last()
         try:
-            if is_first and self.before is not None:
-                self.before()
+            if is_first:
+                self.exchange.keep()
+                if self.before is not None:
+                    self.before()
             if self._error is None:
                 running = self._open(bucket)
         except Exception as error:
@@ -275,6 +297,7 @@ class PerBucket(Junction):
     def open(self, names: Collection[str] | None = None) -> str | None:
         if self._error is not None:
             error, self._error = self._error, None
+            self.exchange.undo()
             raise error
         if not self.has_all:
             raise UserError(
@@ -299,6 +322,9 @@ class PerBucket(Junction):
         self.exchange.undo(self.absent if happens else None)
         if not happens:
             self.exchange.told.clear()
+        for name, before in self._frozen.items():
+            if name in self.absent:  # with views into buckets, DDP has left it where the mean is
+                self._means[name].copy_(before)
         for name, mean in self._means.items() if happens and self._leaves_some else ():
             gradient = self.parameters[name].grad
             if gradient is not None and name not in self.absent:
@@ -308,22 +334,17 @@ class PerBucket(Junction):
 
     def _open(self, bucket: Any) -> Running:
         exchange = self.exchange
-        if not self._buckets:
-            exchange.keep()
         pairs = zip(bucket.parameters(), laid_out(bucket), strict=True)
         # Those without a name were frozen before.
         here = {self._names[id(p)]: gradient for p, gradient in pairs if id(p) in self._names}
         self._means |= here
+        held = [name for name in here if not self.parameters[name].requires_grad]
+        self._frozen |= {name: here[name].clone() for name in held}
         gradients = {name: in_memory_order(gradient) for name, gradient in here.items()}
         if bad := first_non_finite(gradients):
             self.bad[0] = self.bad[0] or bad
             bucket.buffer().zero_()  # other ranks wait for a payload; the step will be undone
         elif self.scale != 1 and here:
-            if bucket.buffer().dtype == torch.float16:
-                raise UserError(
-                    "scaler: fp16_compress_wrapper rounds to float16 what is unscaled next, so that small "
-                    "gradients are lost; use bf16_compress_wrapper, or none"
-                )
             torch._foreach_mul_(list(here.values()), 1 / self.scale)
         return exchange.run([gradients], self.plan, part=bucket.index() + 1)
 

@@ -11,34 +11,22 @@ Places, which ascend, in whole words of 4 bytes (int64: of 8):
 `BITMAP`   n / 8 bytes                            bit i of the words: whether entry i is there
 =========  =====================================  =================================================
 
-All sizes depend on n and k alone. Values: `FP32`, `FP16` (beyond 65504: 65504) or `INT8` (codes of
--127..127 and a float32 scale for each 2048 values, kernel/codes.py). The CPU's kernels are
-c/sparse.c; the tensor operations here are the fallback and the reference, with equal bits.
+All sizes depend on n and k alone. Values are float32. The CPU's kernels are c/sparse.c; the tensor
+operations here are the fallback and the reference, with equal bits.
 """
 
 from __future__ import annotations
-
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import codes
 from dgc_repro.kernel.select import index_type
 
 Numbers = npt.NDArray[np.int64]
-Count = TypeVar("Count", int, Numbers)
 INT32, INT64, DELTA16, BITMAP = 0, 1, 2, 3
-FP32, FP16, INT8 = 0, 1, 2
-SHARED = 3  # one float32 value for all places of a tensor
 ESCAPE = 65535
-SCALE_WIDTH = 2048
-LARGEST_HALF = 65504.0
-VALUES = {"fp32": FP32, "fp16": FP16, "int8": INT8}
-"""Name in the settings -> kind."""
-DTYPES = {FP32: torch.float32, FP16: torch.float16, INT8: torch.uint8, SHARED: torch.float32}
 
 
 def plain(n: Numbers) -> Numbers:
@@ -98,37 +86,3 @@ def broken_places(n: int, k: int) -> ValueError:
         f"sparse payload: its places are not {k} ascending places of {n}: sort them in `select`, each once "
         "(or the payload was damaged on its way, or comes from another version of this package)"
     )
-
-
-def num_scales(k: Count, kind: int) -> Count:
-    """Scales that travel beside k values."""
-    return -(-k // SCALE_WIDTH) if kind == INT8 else 0 * k
-
-
-def code_values(values: Tensor, kind: int, coded: Tensor, scales: Tensor) -> None:
-    """Write values as they travel. values: f32[k] -> coded: f32[k], f16[k], u8[k] or, `SHARED`, f32[1];
-    scales: f32[num_scales]."""
-    if kind == SHARED:
-        coded.fill_(values[0] if values.numel() else 0.0)
-    elif kind == FP32:
-        coded.copy_(values)
-    elif kind == FP16:
-        coded.copy_(values.clamp(-LARGEST_HALF, LARGEST_HALF))
-    else:
-        k = values.numel()
-        whole = k // SCALE_WIDTH * SCALE_WIDTH
-        for start, end, columns in ((0, whole, SCALE_WIDTH), (whole, k, k % SCALE_WIDTH)):
-            if end > start:
-                rows = values[start:end].view(-1, 1, columns)
-                own = scales[start // SCALE_WIDTH : -(-end // SCALE_WIDTH)]
-                planes = [coded[start:end].view(-1, columns)]
-                codes.quantize_rows(rows, own, planes, 8, codes.NEAREST, 127, own_scale=True)
-
-
-def decode_values(coded: Tensor, scales: Tensor, kind: int, k: int) -> Tensor:
-    """f32[k], as they are added: the values themselves where they are sent whole."""
-    if kind in (FP32, SHARED):
-        return coded.expand(k)
-    if kind == FP16:
-        return coded.float()
-    return (coded.to(torch.int32) - 127).float() * scales.repeat_interleave(SCALE_WIDTH)[:k]

@@ -224,7 +224,7 @@ def _taken(study: Any, config: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
         return (Tensors(name, sizes, layers_of(module)),), facts
     if study.takes == TIMES:  # of compressing a real gradient of the model tensor by tensor (DGC)
         gradient, _, facts = last_gradient(config, study.steps, {}, "study.saturation.steps")
-        methods = {float(f): DGCSampled(factor=f, indices="int32") for f in study.factors}
+        methods = {float(f): DGCSampled(factor=f) for f in study.factors}
         found = compressing.compress_ms(gradient, methods, study.repeats)
         sizes = tuple(part.numel() for part in gradient.values())
         return (Times(Tensors(name, sizes), found),), facts

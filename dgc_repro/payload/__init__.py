@@ -31,7 +31,7 @@ from dgc_repro.payload.interface import (
     Payload,
     num_bytes,
 )
-from dgc_repro.payload.keyed import Keyed, KeyedLayout, keyed_layout
+from dgc_repro.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.payload.own import Halves, LowRank, Parted, Wholes
 from dgc_repro.payload.rotated import Rotated
 from dgc_repro.payload.sparse import Sparse
@@ -55,7 +55,6 @@ __all__ = [
     "Signs",
     "Sparse",
     "Wholes",
-    "keyed_layout",
     "num_bytes",
     "vote",
 ]

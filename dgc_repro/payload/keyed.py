@@ -1,8 +1,7 @@
 """Values at places that a key determines, of each tensor of a batch, as a payload.
 
-Of each tensor: a header of 8 bytes where keys travel, scales of 8-bit values, values. The header is key +
-2^32 kind, the kind of the values. The key is a signed number of 32 bits, so that of whole values it is the
-header.
+Of each tensor: a header of 8 bytes where keys travel, and the values, float32. The header is the key, a
+signed number of 32 bits.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native, permute
-from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.layout import Layout
@@ -32,38 +30,24 @@ class _Table(ctypes.Structure):
     """`keyed_t` of c/permute.c."""
 
     _fields_ = (
-        *((name, POINTER) for name in ("k", "header_at", "scales_at", "coded_at")),
-        ("kind", INT32),
+        *((name, POINTER) for name in ("k", "header_at", "values_at")),
         ("travels", INT32),
     )
 
 
 class KeyedLayout(Layout):
-    """Header, scales and values of each tensor. ``sizes``: values of each tensor; ``counts``: how many are
-    sent; ``kind``: a name in kernel/sparse.py's `VALUES`; ``travels``: whether keys do."""
+    """Header and values of each tensor. ``sizes``: values of each tensor; ``counts``: how many are sent;
+    ``travels``: whether keys do."""
 
     def __init__(
-        self,
-        sizes: tuple[int, ...],
-        counts: tuple[int, ...],
-        kind: str = "fp32",
-        travels: bool = False,
+        self, sizes: tuple[int, ...], counts: tuple[int, ...], travels: bool = False
     ) -> None:
         self.counts = counts
-        self.kind = kernels.VALUES[kind]
         self.travels = travels
-        self.dtype = kernels.DTYPES[self.kind]
         k = np.array(counts, dtype=np.int64)
-        scales = kernels.num_scales(k, self.kind) if self.kind == kernels.INT8 else None
         headers = np.ones_like(k) if travels else None
-        parts = [(headers, torch.int64), (scales, torch.float32), (k, self.dtype)]
-        super().__init__(sizes, parts, k * self.dtype.itemsize / 4)
-        self.table = _Table(
-            self.lengths[2].ctypes.data, self.of(0), self.of(1), self.of(2), self.kind, int(travels)
-        )
-
-
-keyed_layout = cached()(KeyedLayout)
+        super().__init__(sizes, [(headers, torch.int64), (k, torch.float32)], k.astype(np.float64))
+        self.table = _Table(self.lengths[1].ctypes.data, self.of(0), self.of(1), int(travels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +83,16 @@ class Keyed(BatchPayload):
             return payload
         for i, tensor in enumerate(batch.tensors):
             if layout.travels:
-                layout.view(buffer, i, 0).fill_(keys[i].long() + (layout.kind << 32))
+                layout.view(buffer, i, 0).fill_(keys[i].long())
             n, k = layout.sizes[i], layout.counts[i]
             drawn = tensor.view(-1)[payload._places(i)] * (n / k if scaled and k else 1.0)
-            scales, coded = layout.view(buffer, i, 1), layout.view(buffer, i, 2)
-            kernels.code_values(drawn, layout.kind, coded, scales)
+            layout.view(buffer, i, 1).copy_(drawn)
         return payload
 
     @property
-    def coded(self) -> Tensor:
-        """The values of all tensors, one after another, where nothing else is sent: f32 or f16."""
-        return self.buffer[: self.layout.end].view(self.layout.dtype)
+    def values(self) -> Tensor:
+        """The values of all tensors, one after another, where nothing else is sent: f32."""
+        return self.buffer[: self.layout.end].view(torch.float32)
 
     def like(self, parts: Sequence[Tensor]) -> Keyed:
         if [part.nbytes for part in parts] != [part.nbytes for part in self.parts]:
@@ -145,9 +128,7 @@ class Keyed(BatchPayload):
             if not accumulate:
                 flat.zero_()
             for one in every:
-                scales, coded = layout.view(one.buffer, i, 1), layout.view(one.buffer, i, 2)
-                values = kernels.decode_values(coded, scales, layout.kind, layout.counts[i])
-                flat[one._places(i)] += values * weight
+                flat[one._places(i)] += layout.view(one.buffer, i, 1) * weight
 
     def _zero_at(self, batch: Batch) -> None:
         if batch.native:
@@ -170,20 +151,13 @@ class Keyed(BatchPayload):
         return permute.places(layout.sizes[i], self.keys[i], layout.counts[i], self.buffer.device)
 
     def _check(self, headers: Tensor) -> None:
-        """Raise ValueError for the first header that holds no key, or another type of values."""
-        kinds = headers + 2**31 >> 32
-        wrong = (kinds != self.layout.kind).nonzero()
-        if not wrong.numel():
-            return
-        kind, number = int(kinds[wrong[0]]), int(headers[wrong[0]])
-        if kind not in kernels.VALUES.values():
+        """Raise ValueError for the first header that holds no key."""
+        wrong = (headers + 2**31 >> 32).nonzero()
+        if wrong.numel():
+            number = int(headers[wrong[0]])
             raise ValueError(
                 f"keyed payload: its header holds {number}, which is no key of 32 bits"
             )
-        raise ValueError(
-            f"keyed payload: its values are of type {kind}, this worker's of type {self.layout.kind} (of "
-            f"{', '.join(kernels.VALUES)}): all workers need one setting `values`"
-        )
 
 
 @cached()

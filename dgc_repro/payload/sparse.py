@@ -1,11 +1,11 @@
 """Values and places of the chosen entries of each tensor as a payload.
 
 Of each tensor: a header of 8 bytes that says how the rest is coded (from the highest byte down `MAGIC`,
-coding of the places, type of the values, and 5 bytes of k), places, scales, values (kernel/sparse.py). The
-receiver checks what arrives against its headers. Every rank finds a gathered payload broken; what is sent to
-one rank (`AllToAll`: shards) only that rank checks. It raises, and the others wait for it in their
-next collective. A run then ends on all ranks with that error (launch/rendezvous.py); a user's own loop ends
-when that rank's process ends, or after the group's timeout.
+coding of the places, 0, and 5 bytes of k), places (kernel/sparse.py), values in float32. The receiver checks
+what arrives against its headers. Every rank finds a gathered payload broken; what is sent to one rank
+(shards) only that rank checks. It raises, and the others wait for it in their next collective. A run then
+ends on all ranks with that error (launch/rendezvous.py); a user's own loop ends when that rank's process
+ends, or after the group's timeout.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ AUTO = "auto"
 PLAIN = "int32"
 INDICES = {"delta16": kernels.DELTA16, "bitmap": kernels.BITMAP}
 CODINGS = (AUTO, PLAIN, *INDICES)
+"""What is sent is coded as `AUTO` says, which takes the fewest bytes. The others are for tables that compare
+codings."""
 MAGIC = 0x53  # 'S'; another number when the coding changes
 _COUNT_BITS = 40
 DAMAGED = "it was damaged on its way, or comes from another version of this package"
-SHARED = kernels.SHARED
 
 
 class _Table(ctypes.Structure):
@@ -45,7 +46,7 @@ class _Table(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_void_p)
         for name in (
-            "k", "header_at", "words_at", "scales_at", "coded_at", "num_words", "headers", "coding",
+            "k", "header_at", "words_at", "values_at", "num_words", "headers", "coding",
         )
     )  # fmt: skip
 
@@ -57,17 +58,20 @@ _zero_at = native.Function("dgc_zero_at_all")
 
 
 class SparseLayout(Layout):
-    """Header, places, scales and values of each tensor. ``sizes``: values of each tensor; ``counts``: how
-    many are sent; ``indices``: of `CODINGS`; ``kind``: of kernel/sparse.py.
+    """Header, places and values of each tensor. ``sizes``: values of each tensor; ``counts``: how many are
+    sent; ``indices``: of `CODINGS`; ``shared``: all entries of a tensor have one value.
 
     Those of many workers are computed together: ``counts`` is then i64[workers, tensors], all arrays have an
     axis of workers before that of tensors, and `of_worker` gives the layout of one."""
 
     def __init__(
-        self, sizes: tuple[int, ...], counts: tuple[int, ...] | Numbers, indices: str, kind: int
+        self,
+        sizes: tuple[int, ...],
+        counts: tuple[int, ...] | Numbers,
+        indices: str = AUTO,
+        shared: bool = False,
     ) -> None:
-        self.indices, self.kind = indices, kind
-        self.header_kind = kernels.FP32 if kind == SHARED else kind  # as headers call it
+        self.indices, self.shared = indices, shared
         n = np.array(sizes, dtype=np.int64)
         self.k: Numbers = np.array(counts, dtype=np.int64)
         codings = [kernels.plain(n), *(np.full_like(n, coding) for coding in INDICES.values())]
@@ -78,13 +82,11 @@ class SparseLayout(Layout):
             coding = codings[0] if indices == PLAIN else np.full_like(n, INDICES[indices])
             coding = np.broadcast_to(coding, self.k.shape)
         self.coding = coding.astype(np.int32, order="C")  # for C
-        dtype = kernels.DTYPES[kind]  # of the values as they travel
         one = np.ones_like(self.k)
-        coded = one if kind == SHARED else self.k
+        values = one if shared else self.k
         words = kernels.num_words(n, self.k, coding)
-        scales = kernels.num_scales(self.k, kind) if kind == kernels.INT8 else None
-        parts = [(one, torch.int64), (words, torch.int32), (scales, torch.float32), (coded, dtype)]
-        super().__init__(sizes, parts, coded * dtype.itemsize / 4)
+        parts = [(one, torch.int64), (words, torch.int32), (values, torch.float32)]
+        super().__init__(sizes, parts, values.astype(np.float64))
 
     def announced(self, lengths: Sequence[int] | Numbers) -> list[SparseLayout]:
         """The layouts of workers from the `lengths` that they sent, one worker after another. Raises
@@ -98,15 +100,14 @@ class SparseLayout(Layout):
             raise ValueError(
                 f"sparse payload: {counts[worker, i]} entries of {self.sizes[i]}: {DAMAGED}"
             )
-        theirs = SparseLayout(self.sizes, counts, self.indices, self.kind)
+        theirs = SparseLayout(self.sizes, counts, self.indices, self.shared)
         wrong = (theirs.sent_lengths != told).any(-1)
         if wrong.any():
             worker, i = np.argwhere(wrong)[0]
             own = theirs.sent_lengths[worker, i].tolist()
             raise ValueError(
                 f"sparse payload: parts of {told[worker, i].tolist()} elements came, and this worker would "
-                f"code {counts[worker, i]} entries of {self.sizes[i]} as {own}: all workers need one setting "
-                f"`indices`, or {DAMAGED}"
+                f"code {counts[worker, i]} entries of {self.sizes[i]} as {own}: {DAMAGED}"
             )
         return [theirs.of_worker(worker) for worker in range(len(told))]
 
@@ -123,15 +124,15 @@ class SparseLayout(Layout):
 
     @cached_property
     def sent_lengths(self) -> Numbers:
-        """What travels first where k differs between workers: how long the header, the places and the scales
-        of each tensor are, and k. i64[tensors, 3 or 4]."""
-        columns: Numbers = np.stack([*self.lengths[self.present[:-1]], self.k], -1)
+        """What travels first where k differs between workers: how long the header and the places of each
+        tensor are, and k. i64[tensors, 3]."""
+        columns: Numbers = np.stack([*self.lengths[:2], self.k], -1)
         return columns
 
     @cached_property
     def headers(self) -> Numbers:
         coding = self.coding.astype(np.int64) << 48
-        found: Numbers = np.int64(MAGIC) << 56 | coding | np.int64(self.header_kind) << 40 | self.k
+        found: Numbers = np.int64(MAGIC) << 56 | coding | self.k
         return found
 
     @cached_property
@@ -142,7 +143,7 @@ class SparseLayout(Layout):
 
     @cached_property
     def numbers(self) -> Numbers:
-        """For the kernels of kernel/gpu/sparse.py: i64[9, tensors]."""
+        """For the kernels of kernel/gpu/sparse.py: i64[8, tensors]."""
         sizes = np.broadcast_to(np.array(self.sizes, dtype=np.int64), self.k.shape)
         coding = self.coding.astype(np.int64)
         found: Numbers = np.stack(
@@ -159,35 +160,26 @@ class SparseLayout(Layout):
 
     def _wrong(self, i: int, header: int) -> str:
         """What is wrong with the header that arrived for a tensor."""
-        n, coding, kind = self.sizes[i], header >> 48 & 0xFF, header >> 40 & 0xFF
+        n, coding = self.sizes[i], header >> 48 & 0xFF
         count = header & (1 << _COUNT_BITS) - 1
-        if header >> 56 != MAGIC:
+        if header >> 56 != MAGIC or header >> 40 & 0xFF:
             return f"{header:#x} is not a header of one: {DAMAGED}"
-        each = [sparse_layout((n,), (count,), name, self.kind) for name in CODINGS[1:]]
+        each = [sparse_layout((n,), (count,), name, self.shared) for name in CODINGS[1:]]
         known = {int(one.coding[0]): one.announces(0) for one in each}
         if coding not in known:
             return f"its places have the unknown coding {coding}: {DAMAGED}"
-        if kind != self.header_kind:
-            return (
-                f"its values are of type {kind}, this worker's of type {self.header_kind} (of "
-                f"{', '.join(kernels.VALUES)}): all workers need one setting `values`"
-            )
         if count > n:
             return f"{count} entries of {n}: {DAMAGED}"
         if known[coding] != self.announces(i):
             return (
-                f"{self.announces(i)} words of places, scales and values came with a header that announces "
+                f"{self.announces(i)} words of places and values came with a header that announces "
                 f"{known[coding]}: {DAMAGED}"
             )
-        return (
-            f"its places have the coding {coding}, this worker's {self.coding[i]}: all workers need one "
-            "setting `indices`"
-        )
+        return f"its places have the coding {coding}, this worker's {self.coding[i]}: {DAMAGED}"
 
-    def announces(self, i: int) -> tuple[int, int, int]:
-        """Words of places, scales, and values of a tensor."""
-        words, scales = self.lengths[1:3, i].tolist()
-        return words, scales, int(self.k[i])
+    def announces(self, i: int) -> tuple[int, int]:
+        """Words of places, and values of a tensor."""
+        return int(self.lengths[1, i]), int(self.k[i])
 
 
 sparse_layout = cached()(SparseLayout)
@@ -205,15 +197,13 @@ class Sparse(BatchPayload):
         cls,
         names: tuple[str, ...],
         chosen: Selections,
-        indices: str = PLAIN,
-        values: str = "fp32",
         scratch: Scratch | None = None,
         *,
+        indices: str = AUTO,
         shared: bool = False,
     ) -> Sparse:
         """The payload that sends selections. ``shared``: all values of a tensor are its first one."""
-        kind = SHARED if shared else kernels.VALUES[values]
-        layout = sparse_layout(chosen.sizes, chosen.counts, indices, kind)
+        layout = sparse_layout(chosen.sizes, chosen.counts, indices, shared)
         device, size = chosen.values.device, layout.size
         buffer = (
             torch.zeros(size, dtype=torch.uint8, device=device)
@@ -223,7 +213,7 @@ class Sparse(BatchPayload):
         payload = cls(names, layout, buffer)
         if native.usable(chosen.values):
             _encode(
-                len(names), integers(chosen.sizes), ctypes.byref(layout.table), kind,
+                len(names), integers(chosen.sizes), ctypes.byref(layout.table), shared,
                 chosen.values.data_ptr(), chosen.indices.data_ptr(),
                 chosen.indices.dtype == torch.int64, chosen.starts.ctypes.data, buffer.data_ptr(),
             )  # fmt: skip
@@ -231,7 +221,7 @@ class Sparse(BatchPayload):
         if on_gpu([chosen.values]):
             from dgc_repro.kernel.gpu import sparse as gpu
 
-            gpu.encode(layout.numbers, kind, chosen.values, chosen.indices, chosen.starts, buffer)
+            gpu.encode(layout.numbers, shared, chosen.values, chosen.indices, chosen.starts, buffer)
             return payload
         for i, own in enumerate(chosen):
             payload._write(i, own)
@@ -241,15 +231,14 @@ class Sparse(BatchPayload):
     def one(
         cls,
         selection: Selection,
-        indices: str = PLAIN,
-        values: str = "fp32",
         scratch: Scratch | None = None,
         *,
+        indices: str = AUTO,
         shared: bool = False,
     ) -> Sparse:
         """The same for one selection, as the payload of its tensor."""
         chosen = Selections.of([selection])
-        return cls.of((ALONE,), chosen, indices, values, scratch, shared=shared)
+        return cls.of((ALONE,), chosen, scratch, indices=indices, shared=shared)
 
     @property
     def lengths(self) -> list[int]:
@@ -267,7 +256,7 @@ class Sparse(BatchPayload):
             tables = (_Table * len(every))(*(one.layout.table for one in every))
             if _scatter(
                 len(self.names), batch.lengths, batch.pointers, len(every), tables,
-                native.pointers([one.buffer for one in every]), self.layout.kind, weight,
+                native.pointers([one.buffer for one in every]), self.layout.shared, weight,
                 not accumulate,
             ):  # fmt: skip
                 for one in every:
@@ -278,7 +267,7 @@ class Sparse(BatchPayload):
             from dgc_repro.kernel.gpu import sparse as gpu
 
             sources = [(one.layout.numbers, one.buffer) for one in every]
-            gpu.add_up(batch, sources, self.layout.kind, weight, accumulate=accumulate)
+            gpu.add_up(batch, sources, self.layout.shared, weight, accumulate=accumulate)
             return
         for one in every:
             one.check()
@@ -324,12 +313,12 @@ class Sparse(BatchPayload):
         if on_gpu([values]):
             from dgc_repro.kernel.gpu import sparse as gpu
 
-            gpu.decode(layout.numbers, layout.kind, self.buffer, values, indices, found.starts)
+            gpu.decode(layout.numbers, layout.shared, self.buffer, values, indices, found.starts)
             return found
         if not native.usable(values):
             return [self._selection(i) for i in range(len(self.names))]
         if _decode(
-            len(counts), integers(layout.sizes), ctypes.byref(layout.table), layout.kind,
+            len(counts), integers(layout.sizes), ctypes.byref(layout.table), layout.shared,
             self.buffer.data_ptr(), found.starts.ctypes.data, wide, indices.data_ptr(),
             values.data_ptr(),
         ):  # fmt: skip
@@ -342,18 +331,21 @@ class Sparse(BatchPayload):
         """The entries of one tensor, by tensor operations."""
         layout, n = self.layout, self.layout.sizes[i]
         k = int(layout.k[i])
-        _, words, scales, coded = (layout.view(self.buffer, i, part) for part in range(4))
+        _, words, values = layout.views(self.buffer, i)
         places = kernels.decode_places(words, n, k, int(layout.coding[i]))
-        return Selection(kernels.decode_values(coded, scales, layout.kind, k), places, n)
+        return Selection(values.repeat(k) if layout.shared else values, places, n)
 
     def _write(self, i: int, own: Selection) -> None:
         """With tensor operations: the reference of the C kernel."""
         layout = self.layout
-        header, words, scales, coded = (layout.view(self.buffer, i, part) for part in range(4))
+        header, words, values = layout.views(self.buffer, i)
         header.fill_(int(layout.headers[i]))
         coding, indices = int(layout.coding[i]), own.indices.contiguous()
         if coding in INDICES.values():
             kernels.encode_places(indices, own.n, coding, words)
         else:
             words.copy_(indices.view(torch.int32))
-        kernels.code_values(own.values, layout.kind, coded, scales)
+        if layout.shared:
+            values.fill_(own.values[0] if own.values.numel() else 0.0)
+        else:
+            values.copy_(own.values)

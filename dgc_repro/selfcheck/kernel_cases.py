@@ -209,7 +209,7 @@ def listed(selections: Sequence[Any]) -> list[Tensor]:
 
 
 def _said(value: object) -> str:
-    return repr(value).replace(", factor=None", "").replace(", indices='auto', values='fp32'", "")
+    return repr(value).replace(", factor=None", "")
 
 
 # Passes over whole tensors
@@ -625,17 +625,16 @@ def dgc_lowers_a_threshold(device: torch.device, density_and_seed: tuple[float, 
 # Sparse payloads
 
 
-@each(indices=("auto", "int32", "delta16", "bitmap"), values=("fp32", "fp16", "int8", "shared"))
-def sparse(device: torch.device, indices: str, values: str) -> None:
+@each(indices=("auto", "int32", "delta16", "bitmap"), shared=(False, True))
+def sparse(device: torch.device, indices: str, shared: bool) -> None:
     """Two payloads, their sum, and zeros where one has entries."""
     ks = [(90, 0, 1, 2000, 20, 60), (1, 0, 1, 3, 33, 2500)]
-    kind = "fp32" if values == "shared" else values
 
     def run(on: torch.device) -> list[Tensor]:
         sent = []
         for seed, k in enumerate(ks):
             one = chosen.topk(batch(on, seed, odd=False), [k], scratch)[0]
-            sent.append(Sparse.of(NAMES, one, indices, kind, scratch, shared=values == "shared"))
+            sent.append(Sparse.of(NAMES, one, scratch, indices=indices, shared=shared))
         (like,) = sent[0].announced(sent[1].lengths)
         sent[1] = like.like(sent[1].parts)
         x, y, zeros = (batch(on, 3, odd=False) for _ in range(3))
@@ -648,10 +647,10 @@ def sparse(device: torch.device, indices: str, values: str) -> None:
     both(device, run)
 
 
-@each(is_slow=True, form=(("fp32", False), ("fp16", True), ("int8", True)))
-def keyed(device: torch.device, form: tuple[str, bool]) -> None:
-    """Random-k: places are drawn from a key. ``form``: of values; whether the key travels."""
-    layout = KeyedLayout(SIZES, (2, 0, 1, 2100, 20, 60), *form)
+@each(is_slow=True, travels=(False, True))
+def keyed(device: torch.device, travels: bool) -> None:
+    """Random-k: places are drawn from a key. ``travels``: whether the key does."""
+    layout = KeyedLayout(SIZES, (2, 0, 1, 2100, 20, 60), travels)
     keys = [torch.arange(len(SIZES), dtype=torch.int32) * seed for seed in (12345678, -7)]
 
     def run(on: torch.device) -> list[Tensor]:
@@ -683,7 +682,7 @@ def gaps_longer_than_a_code(device: torch.device) -> None:
         places = torch.cat([x.nonzero().view(-1), torch.tensor([199_999])]).int()
         batch = Batch(("few", "none"), [x.to(on, copy=True), torch.zeros(200_000, device=on)])
         found = chosen.Selections((n, 200_000), (2203, 1), values.to(on), places.to(on))
-        sent = Sparse.of(batch.names, found, "delta16", "fp32", scratch)
+        sent = Sparse.of(batch.names, found, scratch, indices="delta16")
         to = batch.like([torch.empty(n, device=on), torch.empty(200_000, device=on)])
         sent.copy_to_(to, 1.0)
         return [sent.buffer, *to.tensors]
@@ -696,7 +695,7 @@ def a_broken_payload_stays_inside_its_tensors(device: torch.device) -> None:
     """Places that are no places are not written to."""
     one = chosen.topk(batch(device, odd=False), [(90, 0, 1, 2000, 20, 60)], scratch)[0]
     for indices in ("int32", "delta16", "bitmap"):
-        sent = Sparse.of(NAMES, one, indices, "fp32", scratch)
+        sent = Sparse.of(NAMES, one, scratch, indices=indices)
         fences = torch.zeros(len(SIZES), 6000, device=device)
         inside = [row[500 : 500 + n] for row, n in zip(fences, SIZES, strict=True)]
         for damage in range(4):

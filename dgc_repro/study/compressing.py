@@ -24,11 +24,13 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import Sparsifier, coded, num_kept, select_all
+from dgc_repro.compressor.sparsifier import Sparsifier, num_kept, select_all
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import topk
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Sparse
+from dgc_repro.payload.sparse import PLAIN
 
 LAYERWISE, ONE_VECTOR = "layerwise", "one vector"
 BLOCKS = (LAYERWISE, ONE_VECTOR)
@@ -103,7 +105,8 @@ def compress_ms(
     def compress(factor: float) -> None:
         context = Context(0, 0, 0, 1, workspace, path=(str(factor),))
         method = methods[factor]
-        coded(method, batch.names, select_all(method, batch, context), context)
+        chosen = select_all(method, batch, context)
+        Sparse.of(batch.names, chosen, context.scratch, indices=PLAIN)
 
     ways = {str(factor): partial(compress, factor) for factor in methods}
     found = in_turns(ways, repeats, batch.device)

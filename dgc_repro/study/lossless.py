@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import coded, select_all
+from dgc_repro.compressor.sparsifier import select_all
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Sparse
 from dgc_repro.study.given import SNAPSHOTS, Counts, Gradients, Row, Snapshots
 
 Bytes = NDArray[np.uint8]
@@ -75,7 +76,7 @@ def forms_of(gradients: Gradients) -> dict[str, NDArray[np.generic]]:
     chosen = select_all(topk, batch, inner)
     places = [one.indices.numpy().astype(np.uint32) for one in chosen]
     forms["top-k places, int32"] = np.concatenate(places).view(np.uint8)
-    forms["top-k"] = coded(topk, batch.names, chosen, inner).buffer.numpy().copy()
+    forms["top-k"] = Sparse.of(batch.names, chosen, inner.scratch).buffer.numpy().copy()
     return forms
 
 

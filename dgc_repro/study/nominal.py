@@ -27,7 +27,6 @@ from dgc_repro.checked import Count, checked, within
 from dgc_repro.compressor.encoding import layouts_of
 from dgc_repro.compressor.qsgd import QSGD, omega_bits
 from dgc_repro.kernel.signs import SignLayout
-from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.payload.sparse import SparseLayout
 from dgc_repro.study.given import TENSORS, FromTwo, Row, Tensors
 
@@ -48,9 +47,7 @@ class Nominal:
         sizes, n, scales = tensors.sizes, sum(tensors.sizes), FLOAT * len(tensors.sizes)
         kept = tuple(max(1, int(one * self.density)) for one in sizes)  # as the task's code rounds
         k, bits = sum(kept), QSGD(levels=self.levels, bucket=None).bits
-        places = {
-            name: SparseLayout(sizes, kept, name, VALUES["fp32"]) for name in ("int32", "auto")
-        }
+        places = {name: SparseLayout(sizes, kept, name) for name in ("int32", "auto")}
         signs = SignLayout(sizes, (1,) * len(sizes))
         counted = {  # values, tensor bytes, payload
             "dense": (n, FLOAT * n, FLOAT * n),

@@ -20,7 +20,6 @@ import torchvision
 from torch import nn
 
 from dgc_repro.checked import Count, checked, within
-from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.payload.sparse import SparseLayout
 
@@ -71,7 +70,7 @@ def payload_bytes(sizes: Sequence[int], density: float, coding: str) -> int:
     """Bytes of the payload of tensors of these sizes, as the ledger counts them: filling included.
     ``coding``: of `CODINGS`."""
     counts = tuple(max(1, round(n * density)) for n in sizes)
-    return SparseLayout(tuple(sizes), counts, coding, VALUES["fp32"]).size
+    return SparseLayout(tuple(sizes), counts, coding).size
 
 
 def gru(inputs: int, hidden: int) -> nn.Module:

@@ -161,8 +161,8 @@ def _our_demo() -> Answers:
     found = []
     for every in _DEMO:
         answer = stepped(exchange, every)
-        state = exchange.states[0]
-        found += [one for name in answer for one in (answer[name], state[name]["residual"].clone())]
+        residual = exchange.states()["residual"]
+        found += [one for name in answer for one in (answer[name], residual[name].clone())]
     return found
 
 

@@ -13,11 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dgc_repro.bench import launches
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
 from dgc_repro.policy.interface import Plan
@@ -150,16 +147,13 @@ def test_a_part_of_a_step_waits_for_sizes_that_differ_between_ranks(
     compressor = build_compressor(config, build_policy(config))
     with fake_workers(2), Counting() as counting:
         parts = [{f"{i}.{j}": torch.empty(64, 64, device=CUDA) for j in (1, 2)} for i in range(3)]
-        link = Link(ProcessGroupWire(CUDA), Ledger(), Clock(CUDA))
-        exchange = GradientExchange(
-            compressor, {k: v for one in parts for k, v in one.items()}, link
-        )
+        like = {k: v for one in parts for k, v in one.items()}
+        exchange = Exchange(compressor, like, World(device=CUDA))
         for _ in range(2):
             counting.clear()
             for i, part in enumerate(parts):
-                exchange.open(0, part, Plan(None), part=i)
-                exchange.finish(i)
-            exchange.commit()
+                exchange.run([part], Plan(0), part=i).finish()
+            exchange.step += 1
         assert counting.syncs == waits * len(parts)  # of the second step: tables are on the device
 
 
@@ -176,11 +170,7 @@ def test_factors_of_a_rank_above_64_are_drawn_without_a_wait(overrides: list[str
     compressor = build_compressor(config, build_policy(config))
     with fake_workers(2), Counting() as counting:
         given = {f"{i}.weight": torch.empty(320, 320, device=CUDA) for i in range(3)}
-        exchange = GradientExchange(
-            compressor, given, Link(ProcessGroupWire(CUDA), Ledger(), Clock(CUDA))
-        )
+        exchange = Exchange(compressor, given, World(device=CUDA))
         for _ in range(2):
-            exchange.open(0, given, Plan(None))
-            exchange.finish()
-            exchange.commit()
+            exchange.average([given])
         assert counting.waits == []

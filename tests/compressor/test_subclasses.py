@@ -143,7 +143,7 @@ class Plain(Selecting):
 
 def test_a_sparsifier_that_chooses_tensor_by_tensor_is_aggregated() -> None:
     both = [X, X.flip(0)]
-    known = Sharded(TopK(0.25, indices="int32"))
+    known = Sharded(TopK(0.25))
     assert torch.equal(stepped(Sharded(Plain()), both), stepped(known, both))
 
 

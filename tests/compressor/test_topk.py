@@ -41,7 +41,7 @@ def reference(x: Array, density: float) -> Array:
 def test_what_is_sent_is_the_definition(size: int, density: float) -> None:
     x = heavy_tailed(size)
     for setting in (TopK(density), TopK(factor=1 / density)):
-        sent = dense(Sparse.one(setting.select(x, context()), setting.indices))
+        sent = dense(Sparse.one(setting.select(x, context())))
         np.testing.assert_array_equal(sent.double().numpy(), reference(x.double().numpy(), density))
 
 
@@ -103,7 +103,7 @@ def test_refining_equals_direct_compression(
 @pytest.mark.parametrize("chosen", [0, 1, 2, 3])
 @pytest.mark.parametrize("feedback", [False, True])
 def test_a_chosen_rung_sends_what_it_would_have_sent_alone(chosen: int, feedback: bool) -> None:
-    rungs = (Dense(), TopK(0.5, values="fp16"), TopK(0.02), TopK(0.01, indices="int32"))
+    rungs = (Dense(), TopK(0.5), TopK(0.02), TopK(0.01))
 
     def nest(inner: Compressor) -> Compressor:
         return ErrorFeedback(inner) if feedback else inner

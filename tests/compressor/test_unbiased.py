@@ -43,7 +43,7 @@ def sent(method: Any, x: Tensor, step: int) -> Any:
     """The payload of one step."""
     if not isinstance(method, RandomK):
         return encoded(method, x, context(step))
-    return method.coded(Batch(("w",), [x]), context(step))
+    return method.encode(Batch(("w",), [x]), context(step))
 
 
 def spread(method: Any, x: Tensor) -> tuple[Array, Array]:

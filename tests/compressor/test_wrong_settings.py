@@ -54,10 +54,7 @@ OF_SPARSIFIERS: list[tuple[dict[str, Any], str]] = [
         for value in (0.9, INF)
     ),
     ({"density": 0.1, "factor": 20}, "density: 0.1 is a factor of 10, and factor is 20; give one"),
-    ({"values": "fp8"}, "values: one of fp32, fp16, int8, got 'fp8'"),
-    ({"values": 8}, "values: one of fp32, fp16, int8, got 8"),
 ]
-INDICES = ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'")
 SPARSIFIERS = (TopK, Threshold, DGCSampled, RedSync, SIDCo, RandomK)
 PASSES = "threshold: a fixed threshold sends whatever passes"
 DEVIATIONS = "clip: a number of standard deviations above 0, or null"
@@ -65,7 +62,6 @@ NAMES = "`vectors` or patterns, as ['vectors', 'fc.*']"
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((kind, *wrong) for kind in SPARSIFIERS for wrong in OF_SPARSIFIERS),
-    *((kind, *INDICES) for kind in SPARSIFIERS if kind is not RandomK),
     *((Threshold, {"threshold": value}, f"threshold: a number above 0, or null, got {value!r}")
       for value in (0.0, INF, "small")),
     (Threshold, {"threshold": 0.1, "factor": 100}, PASSES),
@@ -75,14 +71,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((RedSync, {"search_from": value}, f"search_from: a whole number from 0, got {value}")
       for value in (-1, 0.5, True)),
     (RedSync, {"quantized": 1}, "quantized: true or false, got 1"),
-    (RedSync, {"quantized": True, "values": "fp16"}, "values: quantized sends a single one, as fp32"),
     (SIDCo, {"fit": "normal"}, "fit: one of exponential, gamma, pareto, got 'normal'"),
     *((SIDCo, {"stages": value}, f"stages: a whole number from 1 to 64, or null, got {value}")
       for value in (0, 1.0, True)),
     (RandomK, {"shared": "yes"}, "shared: true or false, got 'yes'"),
     (RandomK, {"unbiased": 1}, "unbiased: true or false, got 1"),
-    *((RandomK, {"unbiased": True, "values": coded}, f"values: {coded} rounds, and unbiased=true promises")
-      for coded in ("fp16", "int8")),
     *((Uniform, {"bits": value}, f"bits: a whole number from 2 to 16, got {value!r}; for one bit use a sign")
       for value in (1, 17, "eight", True, 4.0)),
     *((Uniform, {"block": value}, f"block: a whole number from 1, or null, got {value!r}")
@@ -145,7 +138,6 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((PerLayer, {"inner": Uniform(), "smaller_than": value},
        f"smaller_than: a number of values from 0, got {value!r}") for value in (-1, "2k")),
     (Ladder, {"rungs": (Dense(),)}, "values: a ladder needs at least one setting"),
-    (Sharded, {"method": TopK(values="fp16")}, "values: sums are sent on, and fp16 would round them"),
     (Sharded, {"method": SIDCo(0.01)}, "method: SIDCo keeps a state"),
     (Sharded, {"method": PowerSGD(1)}, "method: "),
     (Sharded, {"method": ErrorFeedback(Uniform(8))}, "method: an Encoder, or a Sparsifier, got"),

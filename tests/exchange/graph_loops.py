@@ -17,8 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.exchange.attached import Attached, attach
-from dgc_repro.exchange.comm_hook import HookState, comm_hook
+from dgc_repro.exchange.door import Attached, attach
 
 
 def two_layers() -> nn.Module:
@@ -44,8 +43,8 @@ class Capturing:
 def attached(
     way: str, make: Callable[[], Any] = two_layers, compile_layers: Any = None
 ) -> tuple[Any, Attached]:
-    """A model and its exchange. ``way``: the junction, or a hook that is made before DDP; ``compile_layers``:
-    the backend, where each layer is compiled first."""
+    """A model and its exchange. ``way``: the junction; ``compile_layers``: the backend, where each layer is
+    compiled first."""
     torch.manual_seed(0)
     module = make()
     if compile_layers:
@@ -57,30 +56,20 @@ def attached(
             fully_shard(layer, mesh=mesh["gpu"])
         fully_shard(module, mesh=mesh["gpu"])
         return module, attach(module, EF4, mesh=mesh, dim="node")
-    if way == "hook":
-        state = HookState(module, EF4)
-        model = DistributedDataParallel(module)
-        model.register_comm_hook(state, comm_hook)
-        return model, state
     model = DistributedDataParallel(module)
     return model, attach(model, EF4, overlap=way == "overlap")
 
 
-def captured(way: str) -> tuple[list[str], Any, Any]:
-    """What is raised when parts of a step are captured, and the gradients of the step that follows, beside
-    those of a loop that has tried no capture."""
-    found, said = [], []
+def captured(way: str) -> tuple[str, Any, Any]:
+    """What is raised when a step is captured, and the gradients of the step that follows, beside those of a
+    loop that has tried no capture."""
+    found, said = [], ""
     for captures in (True, False):
         model, exchange = attached(way)
         if captures:
             with Capturing():
-                said.append(raised(partial(backward, model, dist.get_rank())))
+                said = raised(partial(backward, model, dist.get_rank()))
         backward(model, dist.get_rank())
-        if way != "hook":
-            if captures:
-                with Capturing():
-                    said.append(raised(exchange.step))
-            exchange.step()
         found.append(
             {n: getattr(g, "_local_tensor", g) for n, g in gradients(model).items()}  # of FSDP
         )
@@ -138,11 +127,9 @@ def compiled(way: str, part: str) -> tuple[list[Tensor], list[Tensor], list[int]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
         net = torch.compile(model, backend=count) if compiles == "model" else model
 
-        def step(net: Any = net, optimizer: Any = optimizer, exchange: Any = exchange) -> None:
+        def step(net: Any = net, optimizer: Any = optimizer) -> None:
             optimizer.zero_grad()
             backward(net, dist.get_rank())
-            if not isinstance(exchange, HookState):
-                exchange.step()
             optimizer.step()
 
         take = torch.compile(step, backend=count) if compiles == "step" else step
@@ -156,14 +143,10 @@ def compiled(way: str, part: str) -> tuple[list[Tensor], list[Tensor], list[int]
 
 
 def not_compiled() -> list[str]:
-    """What is raised where a whole step is to be one graph, with compiled autograd, and for a DDP model that
-    sends its gradients without buckets."""
+    """What is raised where the end of a step is to be one graph, with compiled autograd, and for a DDP model
+    that sends its gradients without buckets."""
     model, exchange = attached("after backward")
-    backward(model, dist.get_rank())
-    whole = torch.compile(exchange.step, backend="eager", fullgraph=True)
-    said = [raised(whole)]
-    exchange.step()
-    model.zero_grad()
+    said = [raised(torch.compile(exchange._finish, backend="eager", fullgraph=True))]
     loss = model(torch.ones(2, 6)).sum()
     with compiled_autograd._enable(torch.compile(backend="eager")):
         said.append(raised(loss.backward))

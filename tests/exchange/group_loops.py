@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from jobs import raised
-from loops import EF4, Layers, Sided, backward
+from loops import EF4, Layers, backward
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.exchange.attached import attach
+from dgc_repro.exchange import door
+from dgc_repro.exchange.door import attach
 
 Ranks = list[int]
 
@@ -35,38 +37,20 @@ def bound(is_bound: bool) -> Iterator[None]:
         world.bound_device_id = None
 
 
-def train(group: dist.ProcessGroup) -> list[float]:
-    """Train in a group, twice, with a group of the exchange's own each time. The parameters' first values."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(Layers(torch.float32), process_group=group)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        exchange = attach(model, EF4, overlap=True)
-        optimizer.zero_grad()
+def train(ranks: Ranks) -> tuple[list[float], list[float]]:
+    """The first values of the parameters of a model that these ranks train, during and after backward; a sum
+    over the world afterwards."""
+    group, found = dist.new_group(ranks), list[float]()
+    for overlap in (True, False) if dist.get_rank() in ranks else ():
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Layers(torch.float32), process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        exchange = attach(model, EF4, overlap=overlap)
         backward(model, dist.get_rank())
-        exchange.step()
         optimizer.step()
         exchange.detach()
-    return [float(p.flatten()[0]) for p in model.parameters()]
-
-
-def in_groups(groups: list[Ranks], is_bound: bool) -> dict[str, list[float]]:
-    """What each of this rank's pairs has trained, one after another, and a sum over the world afterwards."""
-    rank, found = dist.get_rank(), {}
-    with bound(is_bound):
-        made = (
-            [*map(dist.new_group, groups)]
-            if not is_bound
-            else [
-                group if rank in ranks else None
-                for group in [dist.split_group(split_ranks=groups)]
-                for ranks in groups
-            ]
-        )
-        for ranks, group in zip(groups, made, strict=True):
-            if rank in ranks and len(ranks) > 1:
-                found[str(ranks)] = train(group)
-    return {**found, "sum": sum_over_the_world()}
+        found += [float(p.flatten()[0]) for p in model.parameters()]
+    return found, sum_over_the_world()
 
 
 def sharded_in_part(is_bound: bool) -> str:
@@ -81,40 +65,9 @@ def sharded_in_part(is_bound: bool) -> str:
     return said + raised(sum_over_the_world)
 
 
-def order_of_two_groups(static: bool) -> list[int]:
-    """How many collectives DDP has begun in its own group since backward began, whenever the communication
-    thread begins one in the group of the exchange; it is slow."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(
-        Sided(), find_unused_parameters=not static, static_graph=static, bucket_cap_mb=1e-4
-    )
-    exchange = attach(model, EF4, overlap=True)
-    own: Any = model.process_group
-    wire, found, first = exchange._exchange.link.wire, list[int](), 0
-    begin = wire.collect
-
-    def collect(*arguments: Any) -> Any:
-        time.sleep(0.05)
-        found.append(own._get_sequence_number_for_group() - first)
-        return begin(*arguments)
-
-    for _ in range(3):
-        wire.collect = begin  # type: ignore[method-assign]
-        model.zero_grad()
-        loss = model(torch.ones(2, 6)).sum()
-        first = own._get_sequence_number_for_group()
-        wire.collect = collect  # type: ignore[method-assign]
-        loss.backward()
-        exchange.step()
-        found.append(-1)
-    exchange.detach()
-    return found
-
-
 def step_of_nodes(model: Any, mesh: DeviceMesh) -> None:
     exchange = attach(model, EF4, mesh=mesh, dim="node")
     backward(model, dist.get_rank())
-    exchange.step()
     exchange.detach()
 
 
@@ -130,19 +83,19 @@ def mistaken_in_a_pair(again: bool) -> tuple[str, float, str]:
         if rank % 2 == 0:
             time.sleep(0.2)  # whose problem may not be taken for one of the next call
     begun = time.monotonic()
-    said = raised(lambda: attach(plain if rank == 1 else model, EF4, timeout_seconds=20).detach())
-    took = time.monotonic() - begun
-    return said, took, raised(lambda: attach(model, EF4, timeout_seconds=20).detach())
+    with patch.object(door, "patience", lambda _: 20.0):
+        said = raised(lambda: attach(plain if rank == 1 else model, EF4).detach())
+        took = time.monotonic() - begun
+        return said, took, raised(lambda: attach(model, EF4).detach())
 
 
 def patience_of_groups() -> list[float]:
-    """How long `attach` waits in groups of 10 and of 1234 seconds, and where it is told to wait 5."""
-    groups = [dist.new_group(timeout=timedelta(seconds=seconds)) for seconds in (10, 1234, 1234)]
+    """How long `attach` waits in groups of 10 and of 1234 seconds."""
     found = []
-    for group, given in zip(groups, ({}, {}, {"timeout_seconds": 5}), strict=True):
+    for seconds in (10, 1234):
+        group = dist.new_group(timeout=timedelta(seconds=seconds))
         model = DistributedDataParallel(Layers(torch.float32), process_group=group)
-        exchange = attach(model, EF4, **given)  # type: ignore[arg-type]
-        assert exchange._rendezvous is not None
+        exchange = attach(model, EF4)
         found.append(exchange._rendezvous.seconds)
         exchange.detach()
     return found

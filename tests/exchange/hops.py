@@ -1,5 +1,5 @@
-"""The way of one gradient through the code: every call of a function of ours between the end of its backward
-and the optimizer, in one step of top-k with error feedback under DDP, after backward.
+"""The way of one gradient through the code: every call of a function of ours in the backward of one step of
+top-k with error feedback under DDP, in which the gradient is exchanged.
 
     python tests/exchange/hops.py       prints the calls, each indented below its caller
 
@@ -22,8 +22,8 @@ from torch import nn
 
 import dgc_repro
 from dgc_repro import ErrorFeedback, TopK
-from dgc_repro.exchange.attached import attach
-from dgc_repro.exchange.ddp import wrap
+from dgc_repro.exchange.door import attach
+from dgc_repro.exchange.hook import wrap
 
 PACKAGE = Path(dgc_repro.__file__).parent
 WARMUP_STEPS = 3  # buffers are made, caches filled
@@ -72,7 +72,6 @@ def calls_of_a_step() -> list[Call]:
                 calls = Calls()
                 with calls if step == WARMUP_STEPS else torch.enable_grad():
                     loss.backward()
-                    exchange.step()
                 optimizer.step()
             exchange.detach()
             return calls.found

@@ -1,4 +1,4 @@
-"""Exchanges of gradients by the ranks of a real world, or by simulated workers on any wire."""
+"""Exchanges of gradients by the ranks of a real world, or by simulated workers in one process."""
 
 from __future__ import annotations
 
@@ -6,47 +6,38 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from samples import gradient
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import PIECE_BYTES, ProcessGroupWire
-from dgc_repro.exchange.wire import Link, Wire
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import PIECE_BYTES, World
+from dgc_repro.nests import map_tensors
 from dgc_repro.policy.interface import Plan
 
-CPU = torch.device("cpu")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def exchanged(
-    wire: Wire, compressor: Compressor, shapes: Shapes, steps: int, rung: int, check: bool = False
+    world: World, compressor: Compressor, shapes: Shapes, steps: int, rung: int
 ) -> dict[str, Any]:
-    """Some steps of the workers on a wire: every step's means, the last states, the bytes."""
-    link = Link(wire, Ledger(), Clock(CPU), check=check)
+    """Some steps of the workers of a world: every step's means, the last states, the bytes."""
     like = {name: torch.empty(shape) for name, shape in shapes.items()}
-    exchange = GradientExchange(compressor, like, link, seed=3)
+    exchange = Exchange(compressor, like, world, seed=3)
     means = []
     for step in range(steps):
-        for worker in range(wire.local_workers):
-            own = {n: gradient(n, shape, wire.rank + worker, step) for n, shape in shapes.items()}
-            exchange.open(worker, own, Plan(rung))
-        means.append({name: mean.clone() for name, mean in exchange.finish().items()})
-        exchange.commit()
-    return {"means": means, "states": exchange.states, "ledger": link.ledger.state_dict()}
+        every = [
+            {n: gradient(n, shape, world.rank + worker, step) for n, shape in shapes.items()}
+            for worker in range(world.local)
+        ]
+        exchange.average(every, Plan(rung))
+        means.append(every[0])
+    states = [exchange.states(worker) for worker in range(world.local)]
+    return {"means": means, "states": states, "ledger": world.ledger.state_dict()}
 
 
 def exchange_here(*arguments: Any) -> dict[str, Any]:
-    return exchanged(ProcessGroupWire(CPU), *arguments)
-
-
-def disagree(by_rank: list[tuple[Compressor, Shapes]]) -> str:
-    """What this rank is told when ranks bring different compressors or tensors."""
-    compressor, shapes = by_rank[dist.get_rank()]
-    return raised(lambda: exchange_here(compressor, shapes, 1, 0, True))
+    return exchanged(World(), *arguments)
 
 
 def raised(action: Callable[[], object]) -> str:
@@ -58,6 +49,27 @@ def raised(action: Callable[[], object]) -> str:
     return "nothing"
 
 
+def kept(states: Any) -> Any:
+    """A copy of states, which change in place."""
+    return map_tensors(states, Tensor.clone)
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two nests hold the same tensors, bit for bit: NaN equals itself, 0 differs from -0. Numbers
+    are not compared."""
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if not isinstance(first, Tensor):
+        return not isinstance(second, Tensor)
+    return first.shape == second.shape and torch.equal(_bytes(first), _bytes(second))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
 def gather_in_pieces(extra: int) -> list[bool]:
     """Whether each rank's row of a gather of several pieces arrived as that rank sent it."""
     size = 2 * PIECE_BYTES + extra
@@ -65,8 +77,31 @@ def gather_in_pieces(extra: int) -> list[bool]:
     def sent(rank: int) -> Tensor:
         return torch.arange(size).add_(rank).to(torch.uint8)
 
-    wire = ProcessGroupWire(CPU)
-    (rows,), pending = wire.collect([sent(wire.rank)], "pieces")
-    pending.wait()
-    assert pending.is_completed()
-    return [torch.equal(row, sent(rank)) for rank, row in enumerate(rows)]
+    world = World()
+    wait = world.gather([sent(world.rank)], "pieces")
+    wait()
+    return [torch.equal(row, sent(rank)) for rank, row in enumerate(wait.rows)]
+
+
+def swapped() -> list[list[int]]:
+    """What came from each rank of what each has written to each other one: so many bytes as `letter`."""
+    world = World()
+    return [row.tolist() for row in swap(world)[0]]
+
+
+def swap(world: World) -> list[list[Tensor]]:
+    """By worker hosted here and by rank, the letters that came."""
+    ranks = range(world.size)
+    here = range(world.rank, world.rank + world.local)
+    written = [[letter(own, to) for to in ranks] for own in here]
+    rows = [torch.tensor([x for one in own for x in one], dtype=torch.uint8) for own in written]
+    to = [[len(one) for one in own] for own in written]
+    come = [[len(letter(source, own)) for source in ranks] for own in here]
+    wait = world.swap(rows, to, come, "letters")
+    wait()
+    return wait.rows
+
+
+def letter(source: int, to: int) -> list[int]:
+    """What rank ``source`` writes to rank ``to``; some letters are empty."""
+    return [10 * source + to] * ((3 * source + 2 * to) % 5)

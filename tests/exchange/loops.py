@@ -10,13 +10,12 @@ import copy
 import gc
 import io
 import itertools
-import math
 import pickle
 import re
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -24,24 +23,18 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.utils.checkpoint
-from jobs import raised
-from laws import same
+from jobs import kept, raised, same
+from samples import Broken
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
-    bf16_compress_hook,
-    bf16_compress_wrapper,
-    fp16_compress_hook,
-    fp16_compress_wrapper,
-)
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.block_momentum import BlockMomentum
-from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dion import Dion
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
-from dgc_repro.compressor.interface import Compressor, Context
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.nesting import momentum_of_matrices
@@ -49,16 +42,14 @@ from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange import ddp, rendezvous, settle
-from dgc_repro.exchange.attached import Attached, attach
-from dgc_repro.exchange.comm_hook import HookState, comm_hook
-from dgc_repro.exchange.reshard import keyed, states_of
-from dgc_repro.payload import Wholes
-from dgc_repro.payload.requests import Mean, Outcome
+from dgc_repro.exchange import door, junction, rendezvous
+from dgc_repro.exchange.door import Attached, attach
+from dgc_repro.exchange.saved import keyed
+from dgc_repro.nests import tensors_of
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import EpochReport, Plan, State
+from dgc_repro.policy.interface import EpochReport
 from dgc_repro.policy.stepwise import Stepwise
 
 EF4 = ErrorFeedback(Uniform(4))
@@ -137,13 +128,9 @@ class Loop:
     model: str
     compressor: Compressor | None
     overlap: bool = False
-    hook: bool = False  # as torch's communication hook
-    early: bool = False  # the hook's state is made before DDP
-    wrapper: Callable[[Any], Any] | None = None  # torch's, around the hook
     unit: str = "layer"
     steps: int = 4
-    micro_steps: int = 1
-    no_sync: bool = True  # on all micro-batches but the last
+    micro_steps: int = 1  # all but the last under `no_sync`
     view: bool = False
     static: bool = False  # a static graph
     set_to_none: bool = True
@@ -156,50 +143,26 @@ class Loop:
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
     form: str = "own"  # of what is saved: or "by_rank", "gathered"
     folder: str = ""  # where
-    pause_seconds: float = 0.0  # before the last bucket is ready
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
     sends_first: bool = False  # payloads before the signals are read, as on a GPU
 
 
-def joined(model: DistributedDataParallel, loop: Loop) -> Attached:
+def joined(model: DistributedDataParallel, loop: Loop, **settings: Any) -> Attached:
     """The model's exchange."""
     assert loop.compressor is not None
-    if not loop.hook:
-        ways: dict[str, Any] = {"overlap": loop.overlap, "unit": loop.unit}
-        return attach(model, loop.compressor, **ways, **loop.settings)
-    return registered(model, HookState(model, loop.compressor, **loop.settings), loop)
-
-
-def registered(model: DistributedDataParallel, state: HookState, loop: Loop) -> HookState:
-    model.register_comm_hook(state, loop.wrapper(comm_hook) if loop.wrapper else comm_hook)
-    return state
-
-
-def early(net: nn.Module, loop: Loop) -> tuple[DistributedDataParallel, HookState]:
-    """A model whose hook's state is made before DDP wraps it."""
-    assert loop.compressor is not None
-    state = HookState(net, loop.compressor, **loop.settings)
-    model = wrapped(net, loop)
-    return model, registered(model, state, loop)
+    ways: dict[str, Any] = {"overlap": loop.overlap, "unit": loop.unit}
+    return attach(model, loop.compressor, **ways, **loop.settings, **settings)
 
 
 def first_layer(net: Any) -> Any:
     return net.body if isinstance(net, Sided) else net.layers[0]
 
 
-def net_of(loop: Loop) -> nn.Module:
+def built(loop: Loop) -> DistributedDataParallel:
     torch.manual_seed(0)
     net = MODELS[loop.model]()
     if loop.frozen:
         first_layer(net).requires_grad_(False)
-    return net
-
-
-def built(loop: Loop) -> DistributedDataParallel:
-    return wrapped(net_of(loop), loop)
-
-
-def wrapped(net: nn.Module, loop: Loop) -> DistributedDataParallel:
     return DistributedDataParallel(
         net,
         bucket_cap_mb=1e-4,
@@ -210,36 +173,23 @@ def wrapped(net: nn.Module, loop: Loop) -> DistributedDataParallel:
 
 
 def play(loop: Loop) -> dict[str, Any]:
-    """Every step's own gradients, means and states, and what came of it."""
-    first = settle.SEND_FIRST | ({"cpu"} if loop.sends_first else frozenset())
-    with patch.object(settle, "SEND_FIRST", first):
-        return played_out(loop)
-
-
-def played_out(loop: Loop) -> dict[str, Any]:
-    """See `play`."""
+    """Every step's own gradients (without overlap), means and states, and what came of it."""
     rank, exchange = dist.get_rank(), None
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=2.0**10, growth_interval=loop.grows_every, enabled=loop.scaled
     )
-    if loop.hook or loop.overlap:
-        loop = replace(loop, settings={**loop.settings, "scaler": scaler})
-    if loop.early:
-        model, exchange = early(net_of(loop), loop)
-    else:
-        model = built(loop)
+    model = built(loop)
     net: Any = model.module
     has_own = loop.compressor is not None and momentum_of_matrices(loop.compressor)
     momentum = 0.0 if has_own else 0.9
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
-    told: dict[str, Any] = {"message": "", "buckets": [], "early": [], "applied": []}
-    if loop.compressor is not None and not loop.early:
-        exchange = joined(model, loop)
-        watch_buckets(exchange, told)
-    if loop.pause_seconds:
-        net.layers[0].bias.register_hook(lambda _: time.sleep(loop.pause_seconds))
+    told: dict[str, Any] = {"message": "", "buckets": [], "own": [], "applied": []}
+    if loop.compressor is not None:
+        exchange = joined(model, loop, **({"scaler": scaler} if loop.scaled else {}))
+        exchange.samples = 8.0
+        watch(exchange, net, told)
     source = torch.Generator().manual_seed(rank)
-    own, means, states, scales = [], [], [], []
+    means, states, scales = [], [], []
     for step in range(loop.steps):
         optimizer.zero_grad(set_to_none=loop.set_to_none)
         if loop.model == "unused":  # by all ranks, by none, by one, by none
@@ -252,32 +202,24 @@ def played_out(loop: Loop) -> dict[str, Any]:
                 continue
             if loop.overflows == (rank, step):
                 x[0, 0] = torch.inf
-            holds = loop.no_sync and micro < loop.micro_steps - 1
-            with model.no_sync() if holds else torch.enable_grad():
-                loss = model(x).square().mean() / loop.micro_steps
+            with model.no_sync() if micro < loop.micro_steps - 1 else torch.enable_grad():
+                loss = scaler.scale(model(x).square().mean() / loop.micro_steps)
                 try:
-                    scaler.scale(loss).backward()
-                except UserError as error:  # of a hook
+                    sends_first(loss.backward, loop.sends_first)
+                except UserError as error:
                     if loop.overflows is None or step != loop.overflows[1]:
                         raise
                     told["message"] = str(error)
-        own.append(gradients(net))
         if exchange is not None and step != loop.leaves_out:
-            try:
-                if not isinstance(exchange, HookState):
-                    told["applied"].append(exchange.step(scaler=scaler, samples=8))
-            except UserError as error:
-                if loop.overflows is None or step != loop.overflows[1]:
-                    raise
-                told["message"] = str(error)
-            states.append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
+            told["applied"].append(exchange.applied)
+            states.append(kept(exchange.state_dict()["exchange"]["states"]))
         means.append(gradients(net))
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
         if exchange is not None and loop.resume_at == step + 1:
             spoil_and_load(exchange, loop.form, loop.folder)
-    told |= {"own": own, "means": means, "states": states, "scales": scales}
+    told |= {"means": means, "states": states, "scales": scales}
     if exchange is not None:
         told["saved"] = copy.deepcopy(exchange.state_dict())
         exchange.detach()
@@ -285,15 +227,24 @@ def played_out(loop: Loop) -> dict[str, Any]:
     return told | {"parameters": {name: p.detach().clone() for name, p in net.named_parameters()}}
 
 
+def sends_first(action: Callable[[], object], does: bool) -> None:
+    """Run an action where, if it ``does``, payloads travel before the ranks have agreed."""
+    first = junction.SEND_FIRST | ({"cpu"} if does else frozenset())
+    with patch.object(junction, "SEND_FIRST", first):
+        action()
+
+
 def spoil_and_load(exchange: Attached, form: str, folder: str) -> None:
     """Save an exchange to a file twice, lose its state, load the file."""
     file = io.BytesIO()
     for _ in range(2):
         if form == "own":
+            file.seek(0)
             torch.save(exchange.state_dict(), file)
         else:
             save(exchange, form, folder)
-    exchange._exchange.states = [exchange._exchange._initial()]
+    for tensor in tensors_of(exchange._exchange.states()):
+        tensor.fill_(7)
     exchange._exchange.step = 99
     exchange._steps.progress.policy = exchange._policy.init()
     if form == "by_rank":
@@ -320,7 +271,6 @@ def saved_by_these(folder: str) -> dict[str, Any]:
     """Save an exchange after a step in both forms."""
     model, exchange = attached(False)
     backward(model, dist.get_rank())
-    exchange.step()
     for form in ("by_rank", "gathered"):
         save(exchange, form, folder)
     exchange.detach()
@@ -348,52 +298,20 @@ def loaded_by_these(
     return said, exchange.state_dict()
 
 
-def early_hook_in_a_checkpoint(folder: str) -> list[Any]:
-    """A hook's state that is saved in both forms before its first step, and loaded into new ones."""
-    found = []
-    for form in ("by_rank", "gathered"):
-        _, bound = hooked_up()
-        net = Layers(torch.float32, torch.float32)
-        early = HookState(net, EF4)
-        save(early, form, folder)
-        if form == "by_rank":
-            dcp.load({"exchange": early.by_rank()}, checkpoint_id=folder)
-        else:
-            early.load_state_dict(torch.load(f"{folder}/all.pt", weights_only=True))
-        found.append(states_of(early.state_dict()))
-        model, state = hooked_up()
-        backward(model, dist.get_rank())
-        save(state, form, folder)
-        if form == "by_rank":
-            dcp.load({"exchange": early.by_rank()}, checkpoint_id=folder)
-        else:
-            early.load_state_dict(torch.load(f"{folder}/all.pt", weights_only=True))
-        wrapped = DistributedDataParallel(net)
-        wrapped.register_comm_hook(early, comm_hook)
-        wrapped(torch.ones(2, 6))  # binds
-        found.append(same(early.state_dict()["exchange"], state.state_dict()["exchange"]))
-        for one in (bound, early, state):
-            one.close()
-    return found
+def watch(exchange: Attached, net: nn.Module, told: dict[str, Any]) -> None:
+    """Note how many tensors each bucket holds, and the gradients of this rank when backward is over."""
+    junction, open_step = exchange._junction, exchange._steps.open
+    hand_over = junction.hand_over
 
-
-def watch_buckets(exchange: Attached, told: dict[str, Any]) -> None:
-    """Note how many tensors each bucket holds, and which are received before the last has come."""
-    joined = exchange._junction
-    if not isinstance(joined, ddp.PerBucket):
-        return
-    send, receive_landed = joined._send, joined._receive_landed
-
-    def counted(bucket: dist.GradBucket) -> None:
+    def counted(bucket: Any, future: Any) -> None:
         told["buckets"].append(len(bucket.parameters()))
-        send(bucket)
+        hand_over(bucket, future)
 
-    def noted(part: int) -> bool:
-        if done := receive_landed(part):
-            told["early"].append(part)
-        return done
+    def noted(index: int, names: Any = None) -> str | None:
+        told["own"].append(gradients(net))
+        return open_step(index, names)
 
-    joined._send, joined._receive_landed = counted, noted  # type: ignore[method-assign]
+    junction.hand_over, exchange._steps.open = counted, noted  # type: ignore[method-assign,assignment]
 
 
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
@@ -405,35 +323,7 @@ def played_by_ranks(loops: list[Loop]) -> str:
     return raised(lambda: play(loops[dist.get_rank()]))
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A compressor that fails in its exchange, on some step."""
-
-    at: int
-
-    def init(self, tensor: Tensor) -> dict[str, Any]:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Any) -> Any:
-        if context.step == self.at:
-            raise ZeroDivisionError("broken on purpose")
-        return (yield from Dense().exchange(tensor, state, context))
-
-
-class Hidden:
-    """A compressor of which ranks can compare nothing but the class."""
-
-    def __init__(self, inner: Compressor) -> None:
-        self._inner = inner
-
-    def init(self, tensor: Tensor) -> dict[str, Any]:
-        return self._inner.init(tensor)
-
-    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Any) -> Any:
-        return (yield from self._inner.exchange(tensor, state, context))
-
-
-def attached_with_other_arguments(argument: str, way: str) -> str:
+def attached_with_other_arguments(argument: str) -> str:
     """What ranks are told of which the last one gives another argument, and of a model's other shape."""
     is_last = dist.get_rank() == dist.get_world_size() - 1
     values: dict[str, tuple[Any, Any]] = {
@@ -443,21 +333,17 @@ def attached_with_other_arguments(argument: str, way: str) -> str:
         "unit": ("layer", "model"),
         "overlap": (False, True),
         "on_nonfinite": ("raise", "skip"),
-        "check": (True, False),
         "scaler": (None, torch.amp.GradScaler("cpu")),
     }
-    settings: dict[str, Any] = {"compressor": EF4, "check": True}
+    settings: dict[str, Any] = {"compressor": EF4}
     if argument == "policy":
         settings["compressor"] = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
     if argument != "model":
         settings[argument] = values[argument][is_last]
-    model = built(Loop("float32", None))
+    model: Any = built(Loop("float32", None))
     if argument == "model":
         model.module.layers[1].bias.requires_grad_(not is_last)
-    compressor = settings.pop("compressor")
-    if way == "hook":
-        return raised(lambda: HookState(model, compressor, **settings))
-    return raised(lambda: attach(model, compressor, **settings))
+    return raised(lambda: attach(model, **settings))
 
 
 MISTAKES: Mapping[str, dict[str, Any]] = {
@@ -470,8 +356,6 @@ MISTAKES: Mapping[str, dict[str, Any]] = {
     "no DDP": {"model": nn.Linear(2, 2)},
     "sharded": {"dim": "node"},
     "attached twice": {},
-    "hook": {"compressor": TopK},
-    "hook or attach": {},
 }
 
 
@@ -481,9 +365,7 @@ def mistaken_on_one_rank(mistake: str) -> tuple[str, str]:
     model = built(Loop("float32", None))
     given: dict[str, Any] = {"model": model, "compressor": EF4}
     given |= MISTAKES[mistake] if is_last else {}
-    if mistake.startswith("hook") and (is_last or mistake == "hook"):
-        said = raised(lambda: HookState(**given))
-    elif mistake == "attached twice":
+    if mistake == "attached twice":
         other, first = built(Loop("float32", None)), attach(**given)
         said = raised(lambda: attach(**given if is_last else given | {"model": other}))
         first.detach()
@@ -498,18 +380,23 @@ def without_attach() -> tuple[str, float, str, dict[str, Any]]:
     model = built(Loop("float32", None))
     said, begun = "nothing", time.monotonic()
     if dist.get_rank() != 1:
-        said = raised(lambda: attach(model, EF4, timeout_seconds=0.5))
+        with patch.object(door, "patience", lambda _: 0.5):
+            said = raised(lambda: attach(model, EF4))
     took = time.monotonic() - begun
     backward(model, dist.get_rank())
     model.zero_grad()
     exchange = attach(model, EF4)
-    backward(model, dist.get_rank())
-    again = raised(exchange.step)
+    again = raised(lambda: backward(model, dist.get_rank()))
     exchange.detach()
     return said, took, again, gradients(model.module)
 
 
 # What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.
+
+
+def states_of_all(exchange: Attached) -> Any:
+    """A copy of all states of this rank."""
+    return kept(exchange.state_dict()["exchange"]["states"])
 
 
 def backward(model: nn.Module, rank: int = 0) -> None:
@@ -523,31 +410,41 @@ def attached(
     return model, attach(model, settings.pop("compressor", EF4), overlap=overlap, **settings)
 
 
-def sparse(overlap: bool) -> str:
-    model = DistributedDataParallel(nn.Sequential(nn.Embedding(5, 6, sparse=True), nn.Linear(6, 6)))
-    return raised(lambda: attach(model, EF4, overlap=overlap))
+WRONG: Mapping[str, Callable[[bool], object]] = {
+    "sparse": lambda overlap: attach(
+        DistributedDataParallel(nn.EmbeddingBag(5, 6, sparse=True)), EF4, overlap=overlap
+    ),
+    "no_ddp": lambda overlap: attach(nn.Linear(2, 2), EF4, overlap=overlap),  # type: ignore[arg-type]
+    "a_class": lambda overlap: attached(overlap, compressor=TopK),
+    "a_name": lambda overlap: attached(overlap, compressor="topk"),
+    "unknown_unit": lambda overlap: attached(overlap, unit="tensor"),
+    "unit_of_model": lambda overlap: attached(overlap, unit="model"),
+    "unknown_overlap": lambda overlap: attached("per_bucket"),  # type: ignore[arg-type]
+    "decides_now": lambda overlap: attached(overlap, compressor=LADDER, policy=gravac("now")),
+    "one_vector": lambda overlap: backward(attached(overlap, "unused", unit="model")[0]),
+}
+"""What raises at once."""
 
 
-def no_ddp(overlap: bool) -> str:
-    return raised(lambda: attach(nn.Linear(2, 2), EF4, overlap=overlap))  # type: ignore[arg-type]
+def told_of(mistake: str, overlap: bool) -> str:
+    """What is raised where a loop makes a mistake."""
+    if mistake in WRONG:
+        return raised(lambda: WRONG[mistake](overlap))
+    said: str = globals()[mistake](overlap)
+    return said
+
+
+def told_on_a_gpu(mistake: str) -> str:
+    """The same where payloads travel before the ranks have agreed."""
+    said: list[str] = []
+    sends_first(lambda: said.append(told_of(mistake, False)), True)
+    return said[0]
 
 
 def hooked(overlap: bool) -> str:
     model = built(Loop("float32", EF4))
     model.register_comm_hook(None, fp16_compress_hook)
     return raised(lambda: attach(model, EF4, overlap=overlap))
-
-
-def unknown_unit(overlap: bool) -> str:
-    return raised(lambda: attached(overlap, unit="tensor"))
-
-
-def unit_of_model(overlap: bool) -> str:
-    return raised(lambda: attached(overlap, unit="model"))
-
-
-def unknown_overlap(overlap: bool) -> str:
-    return raised(lambda: attached("per_bucket"))  # type: ignore[arg-type]
 
 
 LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))
@@ -562,14 +459,13 @@ def gravac(decide: str = "last", eps: float = 0.6) -> GraVAC:
 def metrics_by_step(overlap: bool) -> tuple[list[dict[str, float]], dict[str, float], int]:
     """What `metrics` returns before the first step and after each, where a policy chooses by gradient (but
     not with ``overlap``); the ledger's columns; how many collectives a call on rank 0 alone takes."""
-    assert HookState(nn.Linear(2, 2), EF4).metrics() == {}
     policy = gravac("last" if overlap else "now")
     model, exchange = attached(overlap, compressor=LADDER, policy=policy)
     found = [exchange.metrics()]
     for _ in range(6):
         model.zero_grad()
+        exchange.samples = 2
         backward(model, dist.get_rank())
-        exchange.step(samples=2)
         found.append(exchange.metrics())
     calls = sum(exchange.ledger.calls_by_collective().values())
     if dist.get_rank() == 0:
@@ -588,7 +484,6 @@ def rungs_around_an_epoch(overlap: bool) -> list[float]:
     found = []
     for step in range(2):
         backward(model, dist.get_rank())
-        exchange.step()
         found.append(exchange.metrics()["policy/rung"])
         model.zero_grad()
         if step == 0:
@@ -596,10 +491,6 @@ def rungs_around_an_epoch(overlap: bool) -> list[float]:
             found.append(exchange.metrics()["policy/rung"])
     exchange.detach()
     return [*found, exchange.metrics()["policy/rung"]]
-
-
-def decides_now(overlap: bool) -> str:
-    return raised(lambda: attached(overlap, compressor=LADDER, policy=gravac("now")))
 
 
 def attached_twice(overlap: bool) -> str:
@@ -610,18 +501,35 @@ def attached_twice(overlap: bool) -> str:
 
 
 def backward_twice(overlap: bool) -> str:
-    model, exchange = attached(overlap)
-    backward(model)
-    said = raised(lambda: backward(model))
-    exchange.detach()
+    """A backward that adds to the means of the one before, which may have been clipped in between. Nothing is
+    sent, no state changes, and the next step is sound."""
+    said = ""
+    for view, clips in itertools.product((False, True), repeat=2):
+        model = built(Loop("float32", EF4, view=view))
+        exchange = attach(model, EF4, overlap=overlap)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        backward(model, dist.get_rank())
+        before, sent = states_of_all(exchange), exchange.ledger.payload_bytes
+        if clips:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        said = raised(lambda: backward(model))  # noqa: B023
+        assert not exchange.applied
+        assert same(states_of_all(exchange), before)
+        assert exchange.ledger.payload_bytes == sent
+        assert all(p.grad is None for p in model.parameters())
+        model.zero_grad()
+        backward(model, dist.get_rank())
+        optimizer.step()
+        assert exchange.applied
+        exchange.detach()
     return said
 
 
 def damaged(kind: str) -> str:
     """What a loop is told that loads a state in which something is wrong. Nothing changes."""
     model, exchange = attached(False, compressor=LADDER, policy=gravac())
+    exchange.samples = 2
     backward(model)
-    exchange.step(samples=2)
     state = copy.deepcopy(exchange.state_dict())
     before = copy.deepcopy(state)
     bad: Any = {
@@ -650,75 +558,51 @@ def two_backwards(model: nn.Module) -> None:
 
 def graph_twice(overlap: bool) -> str:
     model, exchange = attached(overlap)
-    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
     two_backwards(model)
-    said = raised(exchange.step)
-    if said != "nothing":
-        assert same(exchange.state_dict()["exchange"]["tensors"], before)
-        assert all(p.grad is None for p in model.parameters())
-    model.zero_grad()
-    backward(model)
-    exchange.step()  # one backward is allowed
-    exchange.detach()
-    return said
-
-
-def no_step(overlap: bool) -> str:
-    model, exchange = attached(overlap)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    backward(model)
     said = raised(optimizer.step)
-    exchange.step()
-    optimizer.step()  # allowed now
-    exchange.detach()
-    return said
-
-
-def no_step_without_sync(overlap: bool) -> str:
-    """DDP calls no hook."""
-    model, exchange = attached(overlap)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with model.no_sync():
-        backward(model)
-    said = raised(optimizer.step)
-    exchange.detach()
-    return said
-
-
-def no_step_by_hand(overlap: bool) -> str:
-    """Of a loop without an optimizer: the next forward."""
-    model, exchange = attached(overlap)
-    for _ in range(2):
-        backward(model)
-        exchange.step()
-        update(model)
+    assert same(before, [p.detach() for p in model.parameters()])
+    optimizer.zero_grad()
     backward(model)
-    before = copy.deepcopy(exchange.state_dict()["exchange"])
-    update(model)
-    said = raised(lambda: backward(model))
-    assert same(exchange.state_dict()["exchange"], before)
+    optimizer.step()  # one backward is allowed
     exchange.detach()
     return said
 
 
-def no_step_in_closure(overlap: bool) -> str:
+def never_synced(overlap: bool) -> str:
+    """DDP calls no hook. The optimizer has a closure or not, and nothing moves."""
     model, exchange = attached(overlap)
-    before = copy.deepcopy(model.module)
+    before = [p.detach().clone() for p in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    said = raised(lambda: optimizer.step(lambda: backward(model)))
-    assert same(dict(before.named_parameters()), dict(model.module.named_parameters()))
+
+    def alone() -> None:
+        with model.no_sync():
+            backward(model)
+
+    alone()
+    said = raised(optimizer.step)
+    assert raised(lambda: optimizer.step(alone)) == said
+    assert same(before, [p.detach() for p in model.parameters()])
     exchange.detach()
     return said
 
 
-def doubled_momentum(overlap: bool | None) -> str:
-    """The optimizer has momentum beside the workers'; ``overlap``: None for a hook. No parameter moves, and
-    no closure runs. Returns what SGD is told."""
+def calls_step(overlap: bool) -> str:
+    """A loop of a version before December 2026."""
+    model, exchange = attached(overlap)
+    backward(model)
+    said = raised(lambda: exchange.step(samples=3))
+    exchange.detach()
+    return said
+
+
+def doubled_momentum(overlap: bool) -> str:
+    """The optimizer has momentum beside the workers'. No parameter moves, and no closure runs. Returns what
+    SGD is told."""
     found = {}
     for method in (MomentumCorrection(EF4), BlockMomentum(Uniform(4))):
-        model, exchange = (
-            hooked_up(method) if overlap is None else attached(overlap, compressor=method)
-        )
+        model, exchange = attached(overlap, compressor=method)
         other = nn.Linear(2, 2)  # of no exchange
         (other(torch.ones(2)).sum()).backward()
         of_both = [{"params": other.parameters(), "betas": (0.9, 0.999)}, *no_momentum(model)]
@@ -731,8 +615,6 @@ def doubled_momentum(overlap: bool | None) -> str:
         allowed = [torch.optim.SGD(ours, lr=0.1), torch.optim.Adam(of_both, lr=0.1)]
         allowed.append(torch.optim.SGD(theirs, lr=0.1, momentum=0.9))
         backward(model)
-        if overlap is not None:
-            exchange.step()
         before = [p.detach().clone() for p in ours]
         ran: list[int] = []
         for name, optimizer in refused.items():
@@ -755,7 +637,6 @@ def momentum_of_dion(overlap: bool) -> str:
         overlap, compressor=PerLayer(ErrorFeedback(Dion()), dense=("*bias",))
     )
     backward(model)
-    exchange.step()
     said = raised(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step)
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     exchange.detach()
@@ -768,71 +649,14 @@ def trained_alone(overlap: bool) -> str:
     net = model.module
     net.probe = nn.Linear(6, 1)
     net._ddp_params_and_buffers_to_ignore = ["probe.weight", "probe.bias"]
-    backward(model)
     net.probe(torch.ones(6) * dist.get_rank()).sum().backward()
-    exchange.step()
-    kept = net.probe.weight.grad is not None
+    backward(model)
     exchange.detach()
-    return f"kept={kept}"
+    return f"kept={net.probe.weight.grad is not None}"
 
 
 def no_momentum(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": model.parameters(), "betas": (0.0, 0.999)}]
-
-
-def hook_with_doubled_momentum() -> str:
-    return doubled_momentum(None)
-
-
-def step_twice_in_an_accumulation(overlap: bool) -> str:
-    """Each backward adds to the means of the step before. A gradient may have been clipped in between."""
-    said = ""
-    for view, clips in itertools.product((False, True), repeat=2):
-        model = built(Loop("float32", EF4, view=view))
-        exchange = attach(model, EF4, overlap=overlap)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        backward(model)
-        exchange.step()
-        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
-        if clips:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        for _ in range(1 if overlap else 2):
-            backward(model)
-        said = raised(exchange.step)
-        assert same(exchange.state_dict()["exchange"]["tensors"], before)
-        assert all(p.grad is None for p in model.parameters())
-        backward(model)  # the next one is sound
-        exchange.step()
-        optimizer.step()
-        exchange.detach()
-    return said
-
-
-def step_twice(overlap: bool) -> str:
-    model, exchange = attached(overlap)
-    said = ""
-    for clips in (False, True):
-        model.zero_grad()
-        backward(model, dist.get_rank())
-        assert exchange.step() is True
-        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
-        if clips:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        said = raised(exchange.step)
-        assert same(exchange.state_dict()["exchange"]["tensors"], before)
-    exchange.detach()
-    return said
-
-
-def step_after_zero_grad(overlap: bool) -> str:
-    model, exchange = attached(overlap)
-    backward(model)
-    model.zero_grad()
-    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
-    said = raised(exchange.step)
-    assert same(exchange.state_dict()["exchange"]["tensors"], before)
-    exchange.detach()
-    return said
 
 
 def update(model: nn.Module, rate: float = 0.1) -> None:
@@ -855,7 +679,6 @@ def evaluated_in_between(model: Any, exchange: Attached, optimizer: Any) -> None
         model.eval()
         model(torch.ones(2, 6))
         model.train()
-        exchange.step()
         model(torch.ones(2, 6))  # as it was before the update
         optimizer.step()
         optimizer.zero_grad()
@@ -868,7 +691,6 @@ def accumulated(model: Any, exchange: Attached, optimizer: Any) -> None:
             backward(model)
         two = model(torch.ones(2, 6)) + model(torch.zeros(2, 6))
         two.sum().backward()
-        exchange.step()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -880,7 +702,6 @@ def perturbed(model: Any, exchange: Attached, optimizer: Any) -> None:
             backward(model)
         update(model, -0.1)
         backward(model)
-        exchange.step()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -890,7 +711,6 @@ def with_closures(model: Any, exchange: Attached, optimizer: Any) -> None:
         model.zero_grad()
         loss: Tensor = model(torch.ones(2, 6)).square().mean()
         loss.backward()
-        exchange.step()
         return loss
 
     lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3)
@@ -903,7 +723,6 @@ def last_backward_in_a_closure(model: Any, exchange: Attached, optimizer: Any) -
 
     def closure() -> None:
         backward(model)
-        exchange.step()
 
     for _ in range(2):
         optimizer.zero_grad()
@@ -914,9 +733,8 @@ def last_backward_in_a_closure(model: Any, exchange: Attached, optimizer: Any) -
 
 def left_out_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
     """Nothing is applied, and gradients are zeroed."""
-    for set_to_none in (True, False):
+    for set_to_none in (True, False, True):
         backward(model)
-        exchange.step()
         with model.no_sync():
             backward(model)
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -925,16 +743,14 @@ def left_out_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
 def never_zeroed(model: Any, exchange: Attached, optimizer: Any) -> None:
     for _ in range(2):
         backward(model)
-        exchange.step()
         optimizer.step()
 
 
 def checkpointed(model: Any, exchange: Attached, optimizer: Any) -> None:
-    for _ in range(2):
-        x = torch.ones(2, 6)
-        found = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+    for reentrant in (False, True):
+        x = torch.ones(2, 6, requires_grad=True)
+        found = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
         found.sum().backward()
-        exchange.step()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -947,43 +763,12 @@ def adversarial(model: Any, exchange: Attached, optimizer: Any) -> None:
     for _ in range(2):
         optimizer.zero_grad()
         (model(torch.ones(2, 6)) - model(generator(torch.ones(2, 6)).detach())).sum().backward()
-        exchange.step()
         optimizer.step()
         moves.zero_grad()
         with model.no_sync():
             model(generator(torch.ones(2, 6))).sum().backward()
-        other.step()
         moves.step()
     other.detach()
-
-
-def sum_of_backwards(model: Any, exchange: Attached, optimizer: Any) -> None:
-    for _ in range(2):
-        backward(model)
-        backward(model)
-        exchange.step()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def written_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
-    for _ in range(2):
-        loss = model.module(torch.ones(2, 6)).sum()
-        found = torch.autograd.grad(loss, list(model.parameters()))
-        for parameter, gradient in zip(model.parameters(), found, strict=True):
-            parameter.grad = gradient
-        exchange.step()
-        optimizer.step()
-
-
-def one_rank_alone(model: Any, exchange: Attached, optimizer: Any) -> None:
-    for _ in range(2):
-        optimizer.zero_grad()
-        if dist.get_rank() == 1:
-            with model.no_sync():
-                backward(model)
-        exchange.step()
-        optimizer.step()
 
 
 def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
@@ -993,9 +778,9 @@ def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
     moves = torch.optim.SGD(table.parameters(), lr=0.1)
     for _ in range(2):
         moves.zero_grad()
-        for _ in range(2):
+        with table.no_sync():
             table(torch.arange(4)).sum().backward()
-        other.step()
+        table(torch.arange(4)).sum().backward()
         moves.step()
     other.detach()
 
@@ -1003,12 +788,11 @@ def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
 def freed_after_an_evaluation() -> bool:
     """Whether a model that nobody holds is freed, although its buffers are kept for steps to skip."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
-    exchange = attach(model, EF4, on_nonfinite="skip")
+    attach(model, EF4, on_nonfinite="skip")
     model(torch.randn(4, 6)).sum().backward()
-    exchange.step()
     model.eval()(torch.randn(4, 6))
     found = weakref.ref(model)
-    del model, exchange
+    del model
     gc.collect()
     return found() is None
 
@@ -1023,30 +807,66 @@ def loop_of(name: str, overlap: bool) -> tuple[str, int, dict[str, Tensor]]:
     return said, steps, {n: p.detach().clone() for n, p in model.module.named_parameters()}
 
 
-def skipped_by_one_rank(overlap: bool) -> tuple[list[bool], bool, bool]:
-    """What `step` returns, and whether the skipped step left a gradient or a change in a residual."""
-    model, exchange = attached(overlap)
-    applied = []
-    for step in range(3):
-        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
-        model.zero_grad()
-        backward(model, dist.get_rank())
-        applied.append(exchange.step(skip=step == 1 and dist.get_rank() == 1))
-        if step == 1:
-            left = any(p.grad is not None for p in model.parameters())
-            changed = not same(exchange.state_dict()["exchange"]["tensors"], before)
+def dropped(overlap: bool) -> bool:
+    """Whether a loop that does not keep what `attach` returns trains as one that does."""
+    found = []
+    for keeps in (True, False):
+        model = built(Loop("float32", EF4))
+        exchange = attach(model, EF4, overlap=overlap)
+        if not keeps:
+            del exchange
+            gc.collect()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(model, dist.get_rank())
+            optimizer.step()
+        found.append([p.detach().clone() for p in model.parameters()])
+    return same(*found)
+
+
+def broken(overlap: bool, late: bool) -> tuple[list[str], bool, list[int]]:
+    """What a loop is told in each step whose method fails in the second, by backward and by the optimizer;
+    whether the gradients of the last step are the averages of all ranks; the bytes of each step."""
+    method = PerLayer(
+        ErrorFeedback(Broken(1, late)), dense=("*.bias",)
+    )  # one group has asked already
+    model, exchange = attached(overlap, compressor=method)
+    plain = built(Loop("float32", None))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    said, sent = [], []
+    for step in range(4):
+        optimizer.zero_grad()
+        before, states = exchange.ledger.payload_bytes, states_of_all(exchange)
+        said.append(raised(lambda: backward(model, dist.get_rank())))
+        said.append(raised(optimizer.step))
+        sent.append(exchange.ledger.payload_bytes - before)
+        assert step != 1 or not overlap or same(states, states_of_all(exchange))
+    backward(plain, dist.get_rank())
     exchange.detach()
-    return applied, left, changed
+    return said, same(gradients(model.module), gradients(plain.module)), sent
 
 
-def dropped(overlap: bool) -> str:
-    """A loop that does not keep what `attach` returns."""
-    model = built(Loop("float32", EF4))
-    attach(model, EF4, overlap=overlap)
-    gc.collect()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    backward(model)
-    return raised(optimizer.step)
+def goes_on(overlap: bool) -> tuple[list[str], bool]:
+    """What a loop is told that catches a gradient that is not finite on rank 1, and whether it ends as one
+    that has left this batch out."""
+    said, found = [], []
+    for bad in (True, False):
+        model, exchange = attached(overlap)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            if step == 1 and not bad:
+                continue
+            x = torch.ones(2, 6) * (1 + dist.get_rank())
+            if step == 1 and dist.get_rank() == 1:
+                x[0] = torch.nan
+            told = raised(lambda: model(x).square().mean().backward())  # noqa: B023
+            said += [told] if bad else []
+            optimizer.step()
+        found.append([p.detach().clone() for p in model.parameters()])
+        exchange.detach()
+    return said, same(*found)
 
 
 def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
@@ -1064,8 +884,6 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         "model": model,
         "ErrorFeedback": ErrorFeedback,
-        "HookState": HookState,
-        "comm_hook": comm_hook,
         "Uniform": Uniform,
         "attach": attach,
         "torch": torch,
@@ -1073,10 +891,10 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
         "dist": dist,
         "folder": folder,
     }
-    if not re.search(r"^(exchange|state) = ", code, re.M):
+    if not re.search(r"^exchange = ", code, re.M):
         names["exchange"] = attach(model, EF4)
     exec(code, names)
-    exchange = names.get("exchange") or names["state"]
+    exchange = names["exchange"]
     assert exchange.ledger.payload_bytes > 0
     exchange.close()
     after = [p.detach().clone() for p in model.parameters()]
@@ -1084,264 +902,10 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
     return after
 
 
-# Communication hooks.
-
-
-def hooked_up(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, HookState]:
-    model = built(Loop("float32", None))
-    state = HookState(model, compressor, **settings)
-    model.register_comm_hook(state, comm_hook)
-    return model, state
-
-
-def hook_of_none() -> str:
-    model = built(Loop("float32", None))
-    model.register_comm_hook(None, comm_hook)
-    return raised(lambda: backward(model))
-
-
-def hook_not_registered() -> str:
-    model = built(Loop("float32", None))
-    state = HookState(model, EF4)
-    said = raised(lambda: backward(model))
-    state.close()
-    return said
-
-
-def hook_of_another_model() -> str:
-    state = HookState(built(Loop("float32", None)), EF4)
-    model = built(Loop("float32", None))
-    model.register_comm_hook(state, comm_hook)
-    said = raised(lambda: backward(model))
-    state.close()
-    return said
-
-
-def hook_with_a_step() -> str:
-    model, state = hooked_up()
-    backward(model)
-    said = raised(state.step)
-    state.close()
-    return said
-
-
-def hook_without_no_sync() -> str:
-    """An accumulation by two backwards that DDP reduces."""
-    model, state = hooked_up()
-    backward(model)
-    before = copy.deepcopy(state.state_dict()["exchange"]["tensors"])
-    said = raised(lambda: backward(model))
-    assert same(state.state_dict()["exchange"]["tensors"], before)
-    state.close()
-    return said
-
-
-def hook_with_a_graph_twice() -> str:
-    model, state = hooked_up()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = [p.detach().clone() for p in model.parameters()]
-    two_backwards(model)
-    said = raised(optimizer.step)
-    assert same(before, [p.detach() for p in model.parameters()])
-    optimizer.zero_grad()
-    backward(model)
-    optimizer.step()  # one backward is allowed
-    state.close()
-    return said
-
-
-def hook_that_clips() -> str:
-    return raised(lambda: hooked_up(ClipLocal(EF4)))
-
-
-def hook_with_samples() -> str:
-    return raised(lambda: hooked_up(LADDER, policy=gravac()))
-
-
-def hook_with_a_late_plan() -> str:
-    return raised(lambda: hooked_up(LADDER, policy=gravac("now")))
-
-
-def hook_of_an_unknown_habit() -> str:
-    return raised(lambda: hooked_up(on_nonfinite="ignore"))
-
-
-# The same, with a state that is made before DDP.
-
-HOOKED = Loop("float32", EF4, hook=True)
-
-
-def trained(model: DistributedDataParallel, steps: range = range(4)) -> DistributedDataParallel:
-    """By plain SGD, with other data on each rank and step."""
-    for step in steps:
-        model.zero_grad()
-        source = torch.Generator().manual_seed(100 * step + dist.get_rank())
-        x = torch.randn(8, 6, generator=source)
-        model(x.to(next(model.parameters()).dtype)).square().mean().backward()
-        update(model)
-    return model
-
-
-def told(model: DistributedDataParallel, state: HookState) -> dict[str, Any]:
-    found = {n: p.detach().clone() for n, p in model.named_parameters()}
-    saved = copy.deepcopy(state.state_dict())
-    state.close()
-    return {"parameters": found, "saved": saved}
-
-
-def changed_before_ddp() -> tuple[dict[str, Any], dict[str, Any]]:
-    """What comes of a state made after DDP, and of one made before the module was changed."""
-    found = []
-    for is_early in (False, True):
-        net = net_of(HOOKED)
-        state = HookState(net, EF4) if is_early else None
-        net.double()
-        first_layer(net).requires_grad_(False)
-        model = wrapped(nn.Sequential(net), HOOKED)
-        state = state or HookState(model, EF4)
-        assert not is_early or state.state_dict() == {}
-        state.learning_rate = 0.25
-        registered(model, state, HOOKED)
-        with torch.no_grad():
-            model(torch.ones(2, 6))  # nothing is bound by an evaluation
-        assert not is_early or state.state_dict() == {}
-        trained(model)
-        assert state._exchange.learning_rate == 0.25
-        found.append(told(model, state))
-    return found[0], found[1]
-
-
-def resumed_before_ddp() -> tuple[dict[str, Any], dict[str, Any]]:
-    """A loop of four steps, and one that is resumed after two, by a state that is not bound yet."""
-    model, state = early(net_of(HOOKED), HOOKED)
-    whole = told(trained(model), state)
-    model, state = early(net_of(HOOKED), HOOKED)
-    trained(model, range(2))
-    saved = copy.deepcopy(state.state_dict())
-    net = copy.deepcopy(model.module)
-    state.close()
-    state = HookState(net, EF4)
-    state.load_state_dict({})
-    state.load_state_dict(saved)
-    assert same(state.state_dict(), saved)
-    saved["exchange"]["tensors"].clear()  # the caller's own again
-    model = wrapped(net, HOOKED)
-    registered(model, state, HOOKED)
-    trained(model, range(2, 4))
-    assert raised(lambda: state.load_state_dict({})).startswith(
-        "ValueError: state: it was saved before"
-    )
-    return whole, told(model, state)
-
-
-def wrapped_again() -> tuple[dict[str, Any], dict[str, Any], str]:
-    """A loop of four steps, and one whose module is wrapped anew after two, as by a second `fit`. What the
-    older DDP model says."""
-    model, state = early(net_of(HOOKED), HOOKED)
-    whole = told(trained(model), state)
-    older, state = early(net_of(HOOKED), HOOKED)
-    trained(older, range(2))
-    model = wrapped(older.module, HOOKED)
-    registered(model, state, HOOKED)
-    trained(model, range(2, 4))
-    said = raised(lambda: backward(older))
-    return whole, told(model, state), said
-
-
-def closed_before_ddp() -> dict[str, Any]:
-    plain = built(HOOKED)
-    model, state = early(net_of(HOOKED), HOOKED)
-    state.close()
-    backward(plain, dist.get_rank())
-    backward(model, dist.get_rank())
-    return {"plain": gradients(plain.module), "closed": gradients(model.module)}
-
-
-def refused_at_first(model: DistributedDataParallel, state: HookState) -> str:
-    """What the first pass says. The state is as if it had never met the model."""
-    said = raised(lambda: backward(model))
-    assert state._model is None
-    state.close()
-    return said
-
-
-def early_hook_of_nothing() -> str:
-    return raised(lambda: HookState([], EF4))  # type: ignore[arg-type]
-
-
-def early_hook_not_registered() -> str:
-    net = net_of(HOOKED)
-    state = HookState(net, EF4)
-    return refused_at_first(wrapped(net, HOOKED), state)
-
-
-def early_hook_of_a_copy() -> str:
-    net = net_of(HOOKED)
-    state = HookState(copy.deepcopy(net), EF4)
-    model = wrapped(net, HOOKED)
-    return refused_at_first(model, registered(model, state, HOOKED))
-
-
-def early_hook_that_is_late() -> str:
-    model = built(HOOKED)
-    return refused_at_first(model, registered(model, HookState(model.module, EF4), HOOKED))
-
-
-def early_hook_of_a_part() -> str:
-    net = nn.Sequential()
-    net.add_module("inner", net_of(HOOKED))
-    state = HookState(net.inner, EF4)
-    net.add_module("outer", nn.Linear(6, 6))
-    model = wrapped(net, HOOKED)
-    return refused_at_first(model, registered(model, state, HOOKED))
-
-
-def early_hook_of_sparse_gradients() -> str:
-    net = nn.Sequential(nn.Embedding(5, 6, sparse=True), nn.Linear(6, 6))
-    return refused_at_first(*early(net, HOOKED))
-
-
-def early_hook_without_all_buckets() -> str:
-    model, state = early(net_of(HOOKED), HOOKED)
-    model.skip_all_reduce_unused_params = True
-    return refused_at_first(model, state)
-
-
-def early_hook_with_another_ranks_state() -> str:
-    model, state = early(net_of(HOOKED), HOOKED)
-    trained(model)
-    all_saved: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_saved, state.state_dict())
-    state.close()
-    model, state = early(net_of(HOOKED), HOOKED)
-    state.load_state_dict(all_saved[0])
-    return refused_at_first(model, state)
-
-
-def early_hook_at_the_end_of_no_epoch() -> str:
-    _, state = early(net_of(HOOKED), HOOKED)
-    return raised(lambda: state.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
-
-
 def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
     """Gradients of some steps with torch's hook and with ours."""
-    return side_by_side(fp16_compress_hook, *hooked_up(FP16()))
-
-
-def torchs_and_our_bf16(is_early: bool) -> dict[str, list[dict[str, Tensor | None]]]:
-    """The same in bfloat16, where a wrapper of torch's converts what our hook averages."""
-    loop = Loop("float32", Dense(), hook=True, wrapper=bf16_compress_wrapper)
-    if is_early:
-        return side_by_side(bf16_compress_hook, *early(net_of(loop), loop))
-    model = built(loop)
-    return side_by_side(bf16_compress_hook, model, joined(model, loop))
-
-
-def side_by_side(
-    hook: Callable[..., Any], ours: Any, state: Attached
-) -> dict[str, list[dict[str, Tensor | None]]]:
-    theirs = built(Loop("float32", None))
-    theirs.register_comm_hook(dist.group.WORLD, hook)
+    theirs, (ours, exchange) = built(Loop("float32", None)), attached(True, compressor=FP16())
+    theirs.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
     found: dict[str, list[dict[str, Tensor | None]]] = {"theirs": [], "ours": []}
     for name, model in {"theirs": theirs, "ours": ours}.items():
         source = torch.Generator().manual_seed(dist.get_rank())
@@ -1351,39 +915,22 @@ def side_by_side(
             model(torch.randn(8, 6, generator=source)).square().mean().backward()
             found[name].append(gradients(model.module))
             optimizer.step()
-    state.close()
+    exchange.detach()
     return found
 
 
-def closed_hook() -> dict[str, Any]:
-    """Gradients of plain DDP and of a model whose hook was closed."""
-    rank, plain = dist.get_rank(), built(Loop("float32", None))
-    model, state = hooked_up()
-    backward(model, rank)
-    state.close()
-    model.zero_grad()
-    backward(plain, rank)
-    backward(model, rank)
-    return {"plain": gradients(plain.module), "closed": gradients(model.module)}
-
-
-def uneven(overlap: bool, batches: tuple[int, int] = (1, 1)) -> str:
-    """In `model.join`, so many batches on rank 0 and on the others."""
+def uneven(overlap: bool) -> str:
+    """In `model.join`: on rank 0 three batches, on the others five."""
     model, exchange = attached(overlap)
 
     def joined() -> None:
         with model.join():
-            for _ in range(batches[dist.get_rank() > 0]):
+            for _ in range(5 if dist.get_rank() else 3):
                 backward(model)
-                exchange.step()
 
     said = raised(joined)
     exchange.detach()
     return said
-
-
-def really_uneven(overlap: bool) -> str:
-    return uneven(overlap, (3, 5))
 
 
 def batches_compared(overlap: bool) -> str:
@@ -1399,30 +946,17 @@ def batches_compared(overlap: bool) -> str:
 def out_of_batches(overlap: bool, leaves: bool) -> str:
     """Rank 0 has 2 batches and the others 3. What the others are told; rank 0 is told so where its own next
     collective fails. ``leaves``: rank 0 issues none."""
-    model, exchange = attached(overlap, timeout_seconds=2)
+    model, exchange = attached(overlap)
     said = ""
     with patch.object(rendezvous, "ANSWER_SECONDS", 0.5 if leaves else 5.0):
         for _ in range(2 + (dist.get_rank() > 0)):
             model.zero_grad()
-            backward(model)
-            said = raised(exchange.step)
+            said = raised(lambda: backward(model))
         if dist.get_rank() == 0 and not leaves:
             try:
                 dist.barrier()
             except RuntimeError as error:
                 said = str(exchange.explained(error))
-    return said
-
-
-def thawed(overlap: bool) -> str:
-    model, exchange = attached(overlap, "unused", frozen=True)
-    backward(model)
-    exchange.step()
-    model.zero_grad()
-    model.module.body.requires_grad_(True)
-    backward(model)
-    said = raised(exchange.step)
-    exchange.detach()
     return said
 
 
@@ -1433,61 +967,58 @@ GROWS: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-def grown(overlap: bool | None, ranks: tuple[int, ...] = (0, 1)) -> str:
-    """Parameters that come on some ranks after `attach`. No residual changes, and all gradients are dropped.
-    ``overlap``: None for a hook. An average of weights, which gets no gradient, is no part of training."""
+def grown(overlap: bool) -> str:
+    """Parameters that come on rank 1 after `attach`. No residual changes, and all gradients are dropped.
+    An average of weights, which gets no gradient, is no part of training."""
     said = ""
     for grow in GROWS.values():
         model: Any = built(Loop("unused", None))
-        hook = Loop("unused", EF4, overlap=bool(overlap), hook=overlap is None)
-        exchange = joined(model, hook)
-        step: Callable[[], Any] = (lambda: None) if overlap is None else exchange.step
+        exchange = attach(model, EF4, overlap=overlap)
         model.module.average = nn.Parameter(torch.zeros(3))
         backward(model)
-        step()
-        model.zero_grad()
-        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
-        if dist.get_rank() in ranks:
+        if dist.get_rank() == 1:
             grow(model.module)
-        if overlap is None:
-            said = raised(lambda: backward(model))  # noqa: B023
-        else:
-            backward(model)
-            said = raised(step)
-        assert same(exchange.state_dict()["exchange"]["tensors"], before)
-        assert all(p.grad is None for p in model.parameters())
+        said = refused_by_all(model, exchange)
         exchange.detach()
     return said
 
 
-def grown_on_one_rank(overlap: bool) -> str:
-    return grown(overlap, (1,))
-
-
-def hook_of_a_grown_model() -> str:
-    return grown(None)
-
-
-def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
-    """What `step` says. It leaves no gradient and no change in a residual, and a good step can follow."""
-    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+def refused_by_all(model: Any, exchange: Attached) -> str:
+    """What backward says. It leaves no gradient and no change in a residual, and a good step can follow."""
+    before = states_of_all(exchange)
     model.zero_grad()
-    backward(model)
-    said = raised(lambda: exchange.step(samples=samples))
-    assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    said = raised(lambda: backward(model))
+    assert not exchange.applied
+    assert same(states_of_all(exchange), before)
     assert all(p.grad is None for p in model.parameters())
     return said
+
+
+def failed_together() -> tuple[str, list[str]]:
+    """What a rank says of a failed collective where all ranks are in one step."""
+    _, exchange = attached(False)
+    found = exchange.explained(RuntimeError("cut off"))
+    exchange.detach()
+    return str(found), found.__notes__
+
+
+def rate_told(overlap: bool) -> float:
+    """The learning rate that a method has seen in a step."""
+    model, exchange = attached(overlap, compressor=BlockMomentum(Uniform(4)))
+    exchange.learning_rate = 0.25
+    backward(model)
+    exchange.detach()
+    assert exchange.learning_rate == 0.25
+    return float(states_of_all(exchange)["learning_rate"]["layers.0.weight"])
 
 
 def thawed_on_one_rank(overlap: bool) -> str:
     model, exchange = attached(overlap, "unused", frozen=True)
     backward(model)
-    exchange.step()
     model.module.body.requires_grad_(dist.get_rank() == 1)
-    said = refused_by_all(model, exchange, math.nan)
+    said = refused_by_all(model, exchange)
     model.module.body.requires_grad_(False)
     backward(model)
-    exchange.step()
     exchange.detach()
     return said
 
@@ -1496,8 +1027,7 @@ def thawed_before_attaching(overlap: bool) -> str:
     model: Any = built(Loop("unused", EF4, frozen=True))
     model.module.body.requires_grad_(True)
     exchange = attach(model, EF4, overlap=overlap)
-    backward(model)
-    said = raised(exchange.step)
+    said = raised(lambda: backward(model))
     if said == "nothing":  # DDP does not send it, and the exchange does
         means: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(means, model.module.body.weight.grad)
@@ -1507,177 +1037,38 @@ def thawed_before_attaching(overlap: bool) -> str:
     return said
 
 
-def one_vector(overlap: bool) -> str:
-    model, exchange = attached(overlap, "unused", unit="model")
-    backward(model)
-    return raised(exchange.step)
-
-
-ONE_APART = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
-
-
-class OneApart(Fixed):
-    """All tensors go dense, but for the first one, which is compressed in every other step."""
-
-    def plan(self, state: State, step: int) -> Plan:
-        return Plan(0, {"layers.0.weight": step % 2})
-
-
-def added_to(view: bool) -> list[dict[str, Tensor | None]]:
-    """The gradients after each step, where each backward adds to the means of the step before, and DDP moves
-    no gradient into its buckets."""
-    model = built(Loop("float32", None, view=view))
-    exchange = attach(model, ONE_APART, OneApart("density", (0.5,)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    found = []
-    for _ in range(6):
-        with model.no_sync():
-            backward(model, dist.get_rank())
-        exchange.step()
-        found.append(gradients(model.module))
-        optimizer.step()
-    exchange.detach()
-    return found
-
-
-def storages_of_a_dense_step(view: bool) -> int:
-    """In how many storages the gradients lie after a step."""
-    model = built(Loop("float32", None, view=view))
-    exchange = attach(model, Dense())
-    backward(model)
-    exchange.step()
-    found = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
-    exchange.detach()
-    return len(found)
-
-
-class Turned:
-    """A user's method for one tensor, which averages a matrix by columns."""
-
-    def init(self, tensor: Tensor) -> dict[str, Any]:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
-        mean = yield Mean(tensor.mT.contiguous() if tensor.dim() == 2 else tensor.clone())
-        return Outcome(mean.mT if tensor.dim() == 2 else mean, Wholes.of(tensor), state)
-
-
-class Narrow(Turned):
-    """One whose means are of another shape, which a copy would broadcast."""
-
-    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
-        mean = yield Mean(tensor.clone())
-        return Outcome(mean.reshape(-1)[:1], Wholes.of(tensor), state)
-
-
-def narrow_means(overlap: bool) -> str:
-    """What backward and `step` say of `Narrow`. No state changes."""
-    model, exchange = attached(overlap, compressor=Narrow())
-    backward(model)
-    said = raised(exchange.step)
-    assert exchange.state_dict()["exchange"]["step"] == 0
-    exchange.detach()
-    return said
-
-
-def means_by_columns(view: bool) -> dict[str, Tensor | None]:
-    """The gradients after a step of `Turned`."""
-    model = built(Loop("float32", None, view=view))
-    exchange = attach(model, Turned())
-    backward(model, dist.get_rank())
-    exchange.step()
-    found = gradients(model.module)
-    exchange.detach()
-    return found
-
-
-def used_after_detaching(overlap: bool) -> str:
+def scaled_by_an_unknown(overlap: bool) -> str:
+    """A loop does not give its scaler to the exchange. What `scaler.step` says; no parameter moves."""
     model, exchange = attached(overlap)
-    exchange.detach()
-    exchange.close()
-    backward(model)
-    return raised(exchange.step)
-
-
-def scaled(overlap: bool) -> str:
-    """By a scaler that only `step` is given."""
-    model, exchange = attached(overlap)
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(model(torch.ones(2, 6)).mean()).backward()
-    said = raised(lambda: exchange.step(scaler=scaler))
-    exchange.detach()
-    return said
-
-
-def scaled_by_an_unknown(overlap: bool | None) -> str:
-    """A loop does not give its scaler to the exchange; ``overlap``: None for a hook. What `scaler.step`
-    says, and whether it has moved a parameter."""
-    model, exchange = hooked_up() if overlap is None else attached(overlap)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
     disabled = torch.amp.GradScaler("cpu", enabled=False)
     other = nn.Linear(2, 2)  # of no exchange
     moves = torch.optim.SGD(other.parameters(), lr=0.1)
     for _ in range(2):
+        optimizer.zero_grad()
         disabled.scale(model(torch.ones(2, 6)).mean()).backward()
         scaler.scale(other(torch.ones(2, 2)).mean()).backward()
-        if overlap is not None:
-            exchange.step()
         disabled.step(optimizer)
         scaler.step(moves)
         scaler.update()
     before = [p.detach().clone() for p in model.parameters()]
+    optimizer.zero_grad()
     scaler.scale(model(torch.ones(2, 6)).mean()).backward()
-    if overlap is not None:
-        exchange.step()
     said = raised(lambda: scaler.step(optimizer))
     assert same(before, [p.detach() for p in model.parameters()])
     exchange.detach()
     return said
 
 
-def hook_of_an_unknown_scaler() -> str:
-    return scaled_by_an_unknown(None)
-
-
-def hook_of_no_scaler() -> str:
-    return raised(lambda: hooked_up(scaler=2.0**16))
-
-
-def hook_of_halves_scaled() -> str:
-    scaler = torch.amp.GradScaler("cpu")
-    loop = replace(HOOKED, wrapper=fp16_compress_wrapper, settings={"scaler": scaler})
-    model, state = early(net_of(loop), loop)
-    said = raised(lambda: scaler.scale(model(torch.ones(2, 6)).mean()).backward())
-    state.close()
-    return said
-
-
-def unscaled_first(overlap: bool) -> str:
-    model, exchange = attached(overlap)
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(model(torch.ones(2, 6)).mean()).backward()
-    scaler.unscale_(torch.optim.SGD(model.parameters(), lr=0.1))
-    return raised(lambda: exchange.step(scaler=scaler))
-
-
-def samples_untold(overlap: bool) -> str:
-    model, exchange = attached(overlap, compressor=LADDER, policy=gravac())
-    backward(model)
-    said = raised(exchange.step)
-    backward(model)
-    exchange.step(samples=2)
-    exchange.detach()
-    return said
-
-
 def samples_untold_by_one_rank(overlap: bool) -> str:
     model, exchange = attached(overlap, compressor=LADDER, policy=gravac())
+    exchange.samples = 2
     backward(model)
-    exchange.step(samples=2)
-    said = refused_by_all(model, exchange, 0 if dist.get_rank() == 1 else 2)
+    exchange.samples = 0 if dist.get_rank() == 1 else 2
+    said = refused_by_all(model, exchange)
+    exchange.samples = 2
     backward(model)
-    exchange.step(samples=2)
     exchange.detach()
     return said
 
@@ -1686,7 +1077,6 @@ def rate_untold(overlap: bool) -> str:
     policy = Accordion("factor", (2, 4, 8))
     model, exchange = attached(overlap, compressor=LADDER, policy=policy)
     backward(model)
-    exchange.step()
     said = raised(lambda: exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
     exchange.detach()
     return said
@@ -1704,7 +1094,6 @@ def accordion(
             model.zero_grad()
             loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
             (scaler.scale(loss) if scaler else loss).backward()
-            exchange.step()
         report = EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1))
         exchange.end_epoch(report)
     exchange.detach()
@@ -1721,15 +1110,13 @@ def scaled_accordion() -> list[tuple[Any, Any]]:
     ]
 
 
-def copies(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def copies(overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Gradients of copies of a model with a compressor: where its ranks have gradients of their own, as of a
     plain DDP model, and those of a copy to which a compressor is attached."""
     rank = dist.get_rank()
     plain, model = built(Loop("float32", None)), built(Loop("float32", None))
-    exchange = joined(model, Loop("float32", EF4, overlap=way == "overlap", hook=way == "hook"))
+    exchange = attach(model, EF4, overlap=overlap)
     backward(model, rank)
-    if way != "hook":
-        exchange.step()
     model.zero_grad()
     file = io.BytesIO()
     torch.save(model, file)
@@ -1753,73 +1140,31 @@ def copies(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
         other.zero_grad()
         used = exchange
         if name == "copy":
-            used = attach(other, EF4, overlap=way == "overlap")
+            used = attach(other, EF4, overlap=overlap)
             used.load_state_dict(before)
         backward(other, rank)
-        if not isinstance(used, HookState):
-            used.step()
         again[name] = gradients(other.module)
         used.detach()
     return told, again
 
 
-def compiled(part: str, way: str, backend: str) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters after some steps of a model and of a compiled one. ``part``: what is compiled, ``module`` or
-    ``model``; ``way``: as of `copies`."""
-    found = []
-    compressor = (
-        EF4 if backend == "eager" else ErrorFeedback(Uniform(16))
-    )  # no code of 4 bits flips
-    for compiles in ("", part):
-        torch.manual_seed(0)
-        net: Any = Layers(torch.float32, torch.float32)
-        net = torch.compile(net, backend=backend) if compiles == "module" else net
-        ddp: Any = DistributedDataParallel(net)
-        model = torch.compile(ddp, backend=backend) if compiles == "model" else ddp
-        if way == "hook":
-            exchange: Attached = HookState(model, compressor)
-            model.register_comm_hook(exchange, comm_hook)
-        else:
-            exchange = attach(model, compressor, overlap=way == "overlap")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            backward(model, dist.get_rank())
-            if way != "hook":
-                exchange.step()
-            optimizer.step()
-        if way != "hook":
-            backward(model)
-            assert raised(optimizer.step).startswith("UserError: exchange.step: it was not called")
-        exchange.detach()
-        found.append([p.detach().clone() for p in model.parameters()])
-    return found[0], found[1]
-
-
-def no_object(overlap: bool) -> str:
-    said = raised(lambda: attached(overlap, compressor="topk"))
-    assert said.startswith("UserError: compressor: topk is a name; give an object, such as")
-    return raised(lambda: attached(overlap, compressor=TopK))
-
-
 def detached(overlap: bool) -> dict[str, Any]:
-    """Gradients of plain DDP, of a model that was let go of with a backward under way, and of one that
-    is attached anew."""
+    """Gradients of plain DDP, of a model that was let go of, and of one that is attached anew."""
     rank, plain = dist.get_rank(), built(Loop("float32", None))
     model, exchange = attached(overlap)
     backward(plain, rank)
     backward(model, rank)
     exchange.detach()
-    dropped = gradients(model.module)
+    exchange.close()
+    model.zero_grad()
     backward(model, rank)
     found = {"plain": gradients(plain.module), "detached": gradients(model.module)}
     again = attach(model, Dense(), overlap=overlap)
     model.zero_grad()
     backward(model, rank)
-    again.step()
     found["again"] = gradients(model.module)
     again.detach()
-    return {**found, "dropped": all(g is None for g in dropped.values())}
+    return found
 
 
 def within_a_group(overlap: bool) -> dict[str, Any]:
@@ -1833,7 +1178,6 @@ def within_a_group(overlap: bool) -> dict[str, Any]:
     exchange = attach(model, Dense(), overlap=overlap)
     model.zero_grad()
     backward(model, dist.get_rank())
-    exchange.step()
     found = {"own": own, "mean": gradients(model.module)}
     exchange.detach()
     return found

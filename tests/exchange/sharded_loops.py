@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from jobs import raised
-from laws import same
+from jobs import kept, raised, same
 from loops import LADDER, gravac, loaded, save, spoil_and_load
+from samples import Broken
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -30,7 +32,8 @@ from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.exchange import door, world
+from dgc_repro.exchange.door import Attached, attach
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.interface import EpochReport
 
@@ -82,7 +85,6 @@ class Loop:
     form: str = "own"  # of what is saved: or "by_rank", "gathered"
     folder: str = ""  # where
     overflows: tuple[int, int] | None = None  # rank, step
-    skips: tuple[int, int] | None = None  # the same: leaves the step out on purpose
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
 
 
@@ -138,6 +140,7 @@ def play(loop: Loop) -> dict[str, Any]:
     if loop.how in ("attached", "detached"):
         whole = {"mesh": None, "dim": None} if loop.replicated else {}
         exchange = attached(model, loop.compressor, **loop.settings, **whole)
+        exchange.samples = 8.0
         watch(exchange, told)
         if loop.how == "detached":
             exchange.detach()
@@ -160,18 +163,20 @@ def play(loop: Loop) -> dict[str, Any]:
             loss = model(x).float().square().mean() / loop.micro_steps
             if loop.factor is not None and loop.how != "ddp":  # the mean over 4 ranks all the same
                 loss = loss * loop.factor / dist.get_world_size()
-            loss.backward()
-        if exchange is not None:
             try:
-                told["applied"].append(exchange.step(samples=8, skip=loop.skips == (rank, step)))
+                loss.backward()
             except UserError as error:
                 told["message"] = str(error)
-            told["states"].append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
+        if exchange is not None:
+            told["applied"].append(exchange.applied)
+            told["states"].append(states_of_all(exchange))
         told["means"].append(gradients(model))
         told["parts"].append(gradients(model, whole=False))
         optimizer.step()
         if exchange is not None and loop.resume_at == step + 1:
             spoil_and_load(exchange, loop.form, loop.folder)
+    if "stops" in told:
+        told.pop("stops").stop()
     if exchange is not None:
         told["ledger"] = exchange.ledger.state_dict()
         exchange.detach()
@@ -179,9 +184,8 @@ def play(loop: Loop) -> dict[str, Any]:
 
 
 def watch(exchange: Attached, told: dict[str, Any]) -> None:
-    """Note every part that FSDP hands over, and the bytes that reach the wire between nodes."""
+    """Note every part that FSDP hands over, and the bytes that are gathered or summed between nodes."""
     joined: Any = exchange._junction
-    wire: Any = exchange._exchange.link.wire
     hand_over = joined.hand_over
 
     def noted(index: int, shard: Tensor) -> None:
@@ -189,15 +193,19 @@ def watch(exchange: Attached, told: dict[str, Any]) -> None:
         hand_over(index, shard)
 
     def counted(send: Callable[..., Any]) -> Callable[..., Any]:
-        def sends(*asked: Any) -> Any:
-            flats = [flat for one in asked for flat in (one if isinstance(one, list) else [one])]
-            told["sent"] += sum(flat.nbytes for flat in flats if isinstance(flat, Tensor))
-            return send(*asked)
+        def sends(flat: Tensor, *rest: Any, **named: Any) -> Any:
+            if named.get("async_op"):
+                told["sent"] += (rest[0] if send is dist.all_gather_into_tensor else flat).nbytes
+            return send(flat, *rest, **named)
 
         return sends
 
     joined.hand_over = noted
-    wire.combine_, wire.collect = map(counted, (wire.combine_, wire.collect))
+    names = ("all_reduce", "all_gather_into_tensor")
+    counting = types.SimpleNamespace(**vars(dist))
+    vars(counting).update({name: counted(getattr(dist, name)) for name in names})
+    told["stops"] = patch.object(world, "dist", counting)
+    told["stops"].start()
 
 
 def gradients(model: Any, whole: bool = True) -> dict[str, Tensor | None]:
@@ -220,8 +228,6 @@ def norms_of_two_steps(how: str) -> Mapping[str, float]:
     for seed in range(2):
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(2 * seed + dist.get_rank()))
         model(x).sum().backward()
-        if exchange is not None:
-            exchange.step()
         for name, gradient in gradients(model).items():
             sums[name] = sums.get(name, 0) + gradient
         model.zero_grad()
@@ -237,13 +243,14 @@ def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
     """Of a step that leaves a unit out: which parameters have a gradient, and which residuals change."""
     model = built()
     exchange = attached(model)
+    before: dict[str, Tensor] = {}
     for model.skips in (False, True):
-        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        before = states_of_all(exchange)["residual"]
         model.zero_grad()
         backward(model)
-        exchange.step()
-    after = exchange.state_dict()["exchange"]["tensors"]
+    after = exchange.state_dict()["exchange"]["states"]["residual"]
     changes = {name: not same(before[name], after[name]) for name in after}
+    exchange.detach()
     return {name: g is not None for name, g in gradients(model).items()}, changes
 
 
@@ -255,13 +262,12 @@ def differences_from_ddp() -> list[str]:
     found = []
     for step in range(3):
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
-        for model, exchange, ranks in zip(models, exchanges, (4, 1), strict=True):
+        for model, ranks in zip(models, (4, 1), strict=True):
             model.zero_grad()
             (model(x).square().mean() / ranks).backward()
-            exchange.step()
         ours, theirs = map(gradients, models)
         found += [f"mean of {n}" for n in theirs if not torch.equal(ours[n], theirs[n])]  # type: ignore[arg-type]
-        ours, theirs = (one.state_dict()["exchange"]["tensors"] for one in exchanges)
+        ours, theirs = (states_of_all(one)["residual"] for one in exchanges)
         found += [f"residual of {n}" for n in theirs if not same(ours[n], theirs[n])]
     return found
 
@@ -271,12 +277,11 @@ def factor_of_later() -> bool:
     found = []
     for early in (True, False):
         model = built(Loop(replicated=True, factor=2.0 if early else None))
-        exchange = attach(model, Dense())
+        attach(model, Dense())
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(2.0)
         backward(model)
-        exchange.step()
         found.append(gradients(model))
     return same(*found)
 
@@ -286,7 +291,6 @@ def saved_by_these(folder: str) -> None:
     model = built()
     exchange = attached(model)
     backward(model)
-    exchange.step()
     for form in ("by_rank", "gathered"):
         save(exchange, form, folder)
     exchange.detach()
@@ -301,6 +305,21 @@ def loaded_by_these(folder: str, form: str, reshard: str) -> tuple[str, int]:
     step = exchange.state_dict()["exchange"]["step"]
     exchange.detach()
     return said, step
+
+
+def broken() -> tuple[list[str], bool]:
+    """What a loop is told whose method fails in the second step; whether that step leaves gradients."""
+    model = built()
+    exchange = attached(model, Broken(1))
+    said, left = [], True
+    for step in range(3):
+        model.zero_grad()
+        said.append(raised(lambda: backward(model)))
+        if step == 1:
+            left = any(p.grad is not None for p in model.parameters())
+    assert exchange.applied
+    exchange.detach()
+    return said, left
 
 
 def copies(attaches: bool) -> dict[str, str]:
@@ -319,6 +338,11 @@ def copies(attaches: bool) -> dict[str, str]:
 
 def backward(model: Any) -> None:
     model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean().backward()
+
+
+def states_of_all(exchange: Attached) -> Any:
+    """A copy of all states of this rank."""
+    return kept(exchange.state_dict()["exchange"]["states"])
 
 
 def refused(model: Any = None, *arguments: Any, **settings: Any) -> str:
@@ -358,14 +382,12 @@ def grown(ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
     exchange = attached(model)
     for _ in range(2):
         backward(model)
-        exchange.step()
         model.zero_grad()
-    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    before = states_of_all(exchange)
     if dist.get_rank() in ranks:
         model.side = nn.Sequential(model.side, nn.Linear(3, 3))
-    backward(model)
-    said = raised(exchange.step)
-    assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    said = raised(lambda: backward(model))
+    assert same(states_of_all(exchange), before)
     assert all(p.grad is None for p in model.parameters())
     exchange.detach()
     return said
@@ -376,7 +398,6 @@ def doubled_momentum() -> str:
     exchange = attached(model, MomentumCorrection(TopK(0.25), momentum=0.5))
     optimizer = torch.optim.AdamW(model.parameters())
     backward(model)
-    exchange.step()
     before = [p.detach().to_local().clone() for p in model.parameters()]
     said = raised(optimizer.step)
     assert same(before, [p.detach().to_local() for p in model.parameters()])
@@ -398,71 +419,22 @@ def left_out() -> str:
     model.on = dist.get_rank() == 1
     model.set_reduce_scatter_unused_params(True)
     said = raised(lambda: backward(model))
-    exchange.step()
+    exchange.detach()
     return said
 
 
-def backward_twice() -> str:
-    model = built()
-    attached(model)
-    backward(model)
-    return raised(lambda: backward(model))
-
-
-def step_first() -> str:
-    model = built()
-    exchange = attached(model)
-    model.set_requires_gradient_sync(False)
-    backward(model)
-    return raised(exchange.step)
-
-
-def no_step() -> str:
+def unknown_scaler() -> str:
+    """Nothing moves."""
     model = built()
     exchange = attached(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    backward(model)
-    said = raised(optimizer.step)
-    exchange.step()
-    optimizer.step()  # allowed now
-    return said
-
-
-def no_step_at_all() -> str:
-    """The next forward raises; one without gradients, or for an evaluation, does not."""
-    model = built()
-    exchange = attached(model)
-    backward(model)
-    before = copy.deepcopy(exchange.state_dict()["exchange"])
-    with torch.no_grad():
-        model(torch.ones(2, 6))
-    model.eval()
-    model(torch.ones(2, 6))
-    model.train()
-    said = raised(lambda: model(torch.ones(2, 6)))
-    assert same(exchange.state_dict()["exchange"], before)
-    exchange.step()
-    model(torch.ones(2, 6))  # allowed now
-    return said
-
-
-def step_twice() -> str:
-    model = built()
-    exchange = attached(model)
-    backward(model)
-    assert exchange.step() is True
-    before = copy.deepcopy(exchange.state_dict()["exchange"])
-    said = raised(exchange.step)
-    assert same(exchange.state_dict()["exchange"], before)
-    return said
-
-
-def scaled() -> str:
-    model = built()
-    exchange = attached(model)
+    before = [p.detach().to_local().clone() for p in model.parameters()]
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 6)).sum()).backward()
-    return raised(lambda: exchange.step(scaler=scaler))
+    said = raised(lambda: scaler.step(optimizer))
+    assert same(before, [p.detach().to_local() for p in model.parameters()])
+    exchange.detach()
+    return said
 
 
 def attached_twice() -> str:
@@ -514,20 +486,12 @@ def replicate_of_torch() -> str:
 
 def left_behind() -> str:
     """A unit has a gradient in the first micro-step and none in the last."""
-    model, exchange = replicated()
+    model, _ = replicated()
     model.set_requires_all_reduce(False)
     backward(model)
     model.set_requires_all_reduce(True)
     model.skips = True
-    backward(model)
-    return raised(exchange.step)
-
-
-def stays_in_the_node() -> str:
-    model, exchange = replicated()
-    model.set_requires_all_reduce(False)
-    backward(model)
-    return raised(exchange.step)
+    return raised(lambda: backward(model))
 
 
 def other_ranks_state() -> str:
@@ -574,8 +538,9 @@ def without_mesh() -> str:
 def without_attach() -> str:
     """Rank 2 does not call `attach`."""
     if dist.get_rank() == 2:
-        return "UserError: attach: rank 2 did not call attach within 0.5 s (timeout_seconds)"
-    return refused(timeout_seconds=0.5)
+        return "UserError: attach: rank 2 did not call attach within 0.5 s; call it"
+    with patch.object(door, "patience", lambda _: 0.5):
+        return refused()
 
 
 MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
@@ -604,7 +569,6 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         left_behind,
         "^UserError: model: the last backward .* left out the unit 'first', ",
     ),
-    "stays in the node": (stays_in_the_node, "^UserError: backward: FSDP has reduced no gradient"),
     "inner dimension": (lambda: refused(dim="gpu"), r"^UserError: mesh, dim: .* got .*dim='gpu'$"),
     "flat mesh": (
         lambda: refused(mesh=nodes()["gpu"]),
@@ -634,7 +598,7 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     ),
     "not attached on one rank": (
         without_attach,
-        r"^UserError: attach: rank 2 did not call attach within 0\.5 s \(timeout_seconds\)",
+        r"^UserError: attach: rank 2 did not call attach within 0\.5 s; call it",
     ),
     "overlap": (lambda: refused(overlap=True), "^UserError: overlap: FSDP's gradients are always"),
     "decides now": (
@@ -666,15 +630,10 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"\(momentum_correction\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$",
     ),
     "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
-    "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
-    "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),
-    "no step": (no_step, "^UserError: exchange.step: it was not called between backward and"),
-    "no step at all": (
-        no_step_at_all,
-        r"^UserError: backward: .* before exchange\.step\(\); call it",
+    "scaler": (
+        unknown_scaler,
+        "^UserError: scaler: the loss was scaled .*; use bfloat16, without one$",
     ),
-    "step twice": (step_twice, "^UserError: backward: FSDP has reduced .*; call it once a step"),
-    "scaler": (scaled, "^UserError: scaler: FSDP has exchanged the scaled gradients"),
     "attached twice": (attached_twice, "^UserError: model: a compressor is attached to it already"),
     "hooked": (hooked, "^UserError: model: it has an all-reduce hook already"),
     "ignored": (ignored, "^UserError: model: last.weight is in no unit of fully_shard"),

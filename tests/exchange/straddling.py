@@ -11,23 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from jobs import CPU, raised
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.signals import share
-from dgc_repro.exchange.wire import Link, Wire
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import Plan, StepReport
+from dgc_repro.policy.interface import StepReport
 
 SIZES = {"a": 200, "b": 40}
 EPS = 0.7
@@ -55,7 +48,7 @@ def slow(name: str, worker: int, step: int) -> Tensor:
 
 
 def branches(
-    wire: Wire,
+    world: World,
     decide: str,
     steps: int,
     gradient: Callable[[str, int, int], Tensor] = gradient,
@@ -66,7 +59,6 @@ def branches(
         theta_min=2, theta_max=8, eps=EPS, smoothing=1.0, window=window, omega=0.0, decide=decide
     )
     rungs = (Dense(), *(TopK(factor=factor) for factor in policy.values))
-    link = Link(wire, Ledger(), Clock(CPU), check=True)
     state = policy.init()
 
     def choose(energies: Tensor) -> int:
@@ -75,24 +67,24 @@ def branches(
         return rung
 
     like = {name: torch.empty(n) for name, n in SIZES.items()}
-    exchange = GradientExchange(ErrorFeedback(Ladder(rungs)), like, link, seed=1, choose=choose)
+    exchange = Exchange(ErrorFeedback(Ladder(rungs)), like, world, seed=1, choose=choose)
     told: dict[str, Any] = {"branches": [], "own": []}
     bits = hashlib.sha256()
     for step in range(steps):
         plan = policy.plan(state, step)
         factor = policy.values[plan.candidates[0] - 1]
-        for worker in range(wire.local_workers):
-            own = {name: gradient(name, wire.rank + worker, step) for name in SIZES}
-            fed = {n: g + exchange.states[worker][n]["residual"] for n, g in own.items()}
-            told["own"].append(own_gain(fed, factor))
-            exchange.open(worker, own, plan)
-        energies = exchange.energies(plan) * wire.local_workers
-        heard = share(link, energies) if len(energies) else []
-        for mean in exchange.finish().values():
+        every = []
+        for worker in range(world.local):
+            own = {name: gradient(name, world.rank + worker, step) for name in SIZES}
+            residual = exchange.states(worker)["residual"]
+            told["own"].append(own_gain({n: g + residual[n] for n, g in own.items()}, factor))
+            every.append(own)
+        exchange.average(every, plan)
+        for mean in every[0].values():
             bits.update(mean.numpy().tobytes())
-        exchange.commit()
-        if heard:
-            choose((torch.tensor(heard, dtype=torch.float64) / wire.world_size).float())
+        if exchange.told:
+            choose(torch.stack(exchange.told).sum(0).float())
+            exchange.told.clear()
         told["branches"].append(state["last"]["branch"])
         state = policy.after_step(state, StepReport(step, 1.0 + step, 64.0))
     return told | {"bits": bits.hexdigest()}
@@ -108,27 +100,4 @@ def own_gain(fed: dict[str, Tensor], factor: float) -> float:
 
 
 def branches_here(decide: str, steps: int) -> dict[str, Any]:
-    return branches(ProcessGroupWire(CPU), decide, steps)
-
-
-def own_ways(kind: str) -> str:
-    """What a rank is told whose policy goes its own way: the payloads alone would not show it, their
-    lengths may differ."""
-    rank = dist.get_rank()
-    ladder = Ladder((Dense(), DGCSampled(factor=2), DGCSampled(factor=4)))
-    link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU), check=True)
-    exchange = GradientExchange(
-        ladder, {"a": torch.empty(64)}, link, choose=lambda energies: 1 + rank
-    )
-    plans = {
-        "planned": Plan(1 + rank),
-        "chosen": Plan(None, candidates=(1, 2)),
-        "watched": Plan(1, candidates=(1, 1 + rank), measures=True),
-        "by tensor": Plan(1, {"a": 1 + rank}),
-    }
-
-    def step() -> None:
-        exchange.open(0, {"a": torch.arange(64.0)}, plans[kind])
-        exchange.finish()
-
-    return raised(step)
+    return branches(World(), decide, steps)

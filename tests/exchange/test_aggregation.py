@@ -1,4 +1,4 @@
-"""All-to-all, and the ways of combining payloads: what they move, and what `exchange.aggregation` makes of
+"""The ways of combining payloads: what they move, and what `exchange.aggregation` makes of
 a method. (Real processes: test_processes.py.)"""
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from numeric import by_owner, dense
-from samples import Letters, letter
-from test_requests import link_of, run_once
+from numeric import by_owner
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor, State
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sharded import Sharded, Shards
@@ -23,61 +21,18 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import SHARDED, aggregated
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import RanksDisagree, Sizes
-from dgc_repro.payload import num_bytes
-from dgc_repro.policy.interface import Plan
-
-# All-to-all.
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
-def test_every_worker_gets_the_letters_that_were_written_to_it(workers: int, ragged: bool) -> None:
-    outcomes, link = run_once(Letters(ragged), workers)
-    for worker, by_name in enumerate(outcomes):
-        for outcome in by_name.values():
-            for source in range(workers):
-                written = letter(source, worker, workers)
-                came, flags = outcome.mean[:, source].tolist()
-                if written is None:
-                    assert (came, flags) == (-1.0, 0)
-                else:
-                    assert came == pytest.approx(float(written.values.double().sum()))
-                    assert flags == worker
-    # Worker 0's letters to others, three tensors in a buffer for each worker, in two rounds.
-    expected = 0
-    for to in range(1, workers):
-        if (own := letter(0, to, workers)) is not None:
-            end = 0
-            for _ in range(3):
-                for part in own.parts:
-                    end = math.ceil(end / part.itemsize) * part.itemsize + part.nbytes
-            expected += 2 * (math.ceil(end / 8) * 8 + (72 if ragged else 0))
-    assert link.ledger.payload_by_collective == {"alltoall": expected}
-    assert link.ledger.metrics()["comm/wire_bytes"] == expected  # each byte goes to one worker
-
-
-def test_simulated_workers_that_expect_what_is_not_sent_are_told() -> None:
-    flats = [torch.zeros(8, dtype=torch.uint8)] * 2
-    sizes = [Sizes([0, 8], [0, 8]), Sizes([8, 0], [16, 0])]
-    with pytest.raises(RanksDisagree, match="worker 1 waits for 16 bytes from worker 0"):
-        SimulatedWire(2).collect(flats, "slot", sizes)
-
-
-# What moves fewer bytes.
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.segments import numbers_of
 
 
 def step_bytes(compressor: Compressor, sizes: dict[str, int], workers: int) -> float:
     """Wire bytes of a step over tensors of so many values, by the ledger."""
-    link = link_of(workers)
-    like = {name: torch.empty(n) for name, n in sizes.items()}
-    exchange = GradientExchange(compressor, like, link)
-    for worker in range(workers):
-        exchange.open(worker, {name: normal(n) for name, n in sizes.items()}, Plan(0))
-    exchange.finish()
-    return link.ledger.metrics()["comm/wire_bytes"]
+    world = World(workers)
+    exchange = Exchange(compressor, {name: torch.empty(n) for name, n in sizes.items()}, world)
+    exchange.average([{name: normal(n) for name, n in sizes.items()} for _ in range(workers)])
+    return world.ledger.metrics()["comm/wire_bytes"]
 
 
 def normal(n: int) -> Tensor:
@@ -108,8 +63,8 @@ def test_ternary_codes_are_parted_where_each_worker_has_a_scale() -> None:
 class Remembers(Uniform):
     """A quantizer with a state."""
 
-    def init(self, tensor: Tensor) -> State:
-        return {"seen": torch.zeros(1)}
+    def setup(self, like: Batch, world: World) -> None:
+        self.keep("seen", [numbers_of(like.names)] * world.local)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +82,6 @@ class Remembers(Uniform):
         ),
         (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
         (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),
-        (
-            TopK(values="fp16"),
-            SHARDED,
-            "sharded: values: sums are sent on, and fp16 would round them",
-        ),
         (Remembers(8), SHARDED, "keeps no state; Remembers"),
         (Uniform(8), "ring", "one of gather, sharded, got 'ring'"),
         (Uniform(8), None, "one of gather, sharded, got None"),
@@ -165,16 +115,3 @@ def test_small_tensors_belong_to_different_workers() -> None:
         stretches = by_owner(Shards.of(Uniform(8), 10, f"layer{index}.weight", 4))
         owners.add(next(rank for rank, (start, end) in enumerate(stretches) if end > start))
     assert owners == {0, 1, 2, 3}
-
-
-def test_a_payload_in_pieces_is_its_pieces() -> None:
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    outcomes, _ = run_once(Sharded(Uniform(8, block=100)), 3, {"x": (1000,)})
-    own = outcomes[0]["x"].own
-    again = own.like([part.clone() for part in own.parts])
-    sent = dense(own, 1000)
-    assert torch.equal(dense(again, 1000), sent)
-    assert num_bytes(own) == 1000 + 4 * 10
-    buffer = x.clone()
-    own.subtract_from_(buffer)
-    assert torch.equal(buffer, x - sent)

@@ -26,11 +26,9 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import ahead
 from dgc_repro.exchange.ahead import compile_ahead, unlike, variants
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.pretended import Pretended
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import forget
 from dgc_repro.policy.gravac import GraVAC
@@ -48,11 +46,13 @@ LEAVES = {type([*nested(one.compressor)][-1]): one.compressor for one in SETTING
 FED_BACK = [ErrorFeedback(TopK(0.01)), ErrorFeedback(RedSync(0.01)), ErrorFeedback(PowerSGD(2))]
 
 
-def exchange_on(
+def compile_on(
     device: torch.device, parameters: dict[str, Tensor], compressor: Any = FED_BACK[0]
-) -> GradientExchange:
-    link = Link(SimulatedWire(1, device), Ledger(), Clock(torch.device("cpu")))
-    return GradientExchange(compressor, parameters, link)
+) -> Exchange:
+    """An exchange, and its kernels."""
+    exchange = Exchange(compressor, parameters, World(1, device=torch.device("cpu")))
+    compile_ahead(compressor, exchange.parameters, device)
+    return exchange
 
 
 def fakes() -> int:
@@ -156,10 +156,10 @@ def test_some_of_the_tensors_need_no_other_kernels(compressor: Any) -> None:
             for name, p in PARAMETERS.items()
             for size in (len(p), 7)
         }
-        exchange = exchange_on(CUDA, parameters, compressor)
+        world = World(1, device=CUDA, clock=Clock(torch.device("cpu")))
+        exchange = Exchange(compressor, parameters, world)
         for part, (name, p) in enumerate(parameters.items()):
-            exchange.open(0, {name: torch.empty_like(p)}, Plan(0), part=part)
-            exchange.finish(part)
+            exchange.run([{name: torch.empty_like(p)}], Plan(0), part).finish()
     forget()
     assert found <= every
 
@@ -191,15 +191,13 @@ def test_kernels_are_compiled_for_gpus_alone() -> None:
         return []
 
     with patch.object(compiling, "compiled", compiled):
-        compile_ahead(exchange_on(torch.device("cpu"), {"w": torch.empty(30, 40)}))
+        compile_on(torch.device("cpu"), {"w": torch.empty(30, 40)})
         with Pretended():
-            compile_ahead(exchange_on(CUDA, {"w": torch.empty(30, 40, device=CUDA)}))
+            compile_ahead(FED_BACK[0], {"w": torch.empty(30, 40, device=CUDA)}, CUDA)
         assert not asked
-        exchange = exchange_on(CUDA, {"w": torch.empty(30, 40)})
-        states = exchange.state_dict()["tensors"]["w"]["residual"]
-        compile_ahead(exchange)
-    assert asked == [(variants(exchange.compressor, {"w": torch.empty(30, 40)}), CUDA)]
-    assert exchange.state_dict()["tensors"]["w"]["residual"] is states
+        exchange = compile_on(CUDA, {"w": torch.empty(30, 40)})
+    assert asked == [(variants(FED_BACK[0], {"w": torch.empty(30, 40)}), CUDA)]
+    assert not exchange.states()["residual"]["w"].any()
     assert exchange.step == 0
 
 
@@ -207,12 +205,11 @@ def test_training_begins_where_the_list_cannot_be_made() -> None:
     def fails(*_: Any, **named: Any) -> None:
         raise RuntimeError("an operation that no fake tensor has")
 
-    exchange = exchange_on(CUDA, {"w": torch.empty(30, 40)})
     with (
         patch.object(ahead, "variants", fails),
         pytest.warns(UserWarning, match="compiled in the first steps: RuntimeError: an operation"),
     ):
-        compile_ahead(exchange)
+        compile_ahead(FED_BACK[0], {"w": torch.empty(30, 40)}, CUDA)
 
 
 def test_known_values_may_be_none() -> None:

@@ -7,7 +7,6 @@ bit for bit. With more workers `Mean` is equal to rounding (docs/architecture.md
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,12 +16,11 @@ import loops
 import pytest
 import torch
 from everyday import everyday
-from laws import same
-from loops import EF4, LADDER, MODELS, OVERLAP, Broken, Loop, gravac, played_by_ranks
-from processes import World
-from samples import Fragile, LowRank, Threshold
+from jobs import same
+from loops import EF4, LADDER, MODELS, OVERLAP, Loop, gravac
+from processes import World as Ranks
+from samples import AtLeast, Fragile
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_wrapper
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dion import Dion
@@ -30,16 +28,13 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange, in_memory_order
+from dgc_repro.exchange.world import World
 from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.interface import Plan
 
 EF4_RANDOM = ErrorFeedback(Uniform(4, "stochastic", 50))
 LOOPS = {name: Loop(name, None, steps=8) for name in MODELS} | {
@@ -60,11 +55,10 @@ COMPRESSORS: dict[str, Compressor] = {
     "uniform": PerLayer(EF4),
     "directions": PerLayer(ErrorFeedback(Dion(0.3))),
 }
-EARLY = ["float32", "mixed", "unused", "accumulated", "frozen before", "frozen in mid-training"]
 CONVERTED = [name for name in LOOPS if "frozen" not in name]
 
 
-def played(world: World, loop: Loop) -> list[dict[str, Any]]:
+def played(world: Ranks, loop: Loop) -> list[dict[str, Any]]:
     """Every rank's story; parameters must be alike on all ranks."""
     stories = world(loops.play, loop)
     for story in stories:
@@ -74,7 +68,7 @@ def played(world: World, loop: Loop) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: World, name: str) -> None:
+def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: Ranks, name: str) -> None:
     loop = LOOPS[name]
     plain = played(two_workers, loop)[0]
     ways = [replace(loop, overlap=overlap) for overlap in OVERLAP]
@@ -98,7 +92,7 @@ def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: World, 
     ),
 )
 def test_compressed_means_are_those_of_the_simulated_world(
-    two_workers: World, name: str, compressor: str
+    two_workers: Ranks, name: str, compressor: str
 ) -> None:
     loop = replace(LOOPS[name], compressor=COMPRESSORS[compressor])
     stories = played(two_workers, loop)
@@ -114,7 +108,7 @@ def test_compressed_means_are_those_of_the_simulated_world(
     for one, other in zip(stories, by_bucket, strict=True):
         assert same(other["parameters"], one["parameters"])
         assert same(other["states"][-1], one["states"][-1])
-    for residual in residuals(by_bucket[0]["states"][-1]):
+    for residual in by_bucket[0]["states"][-1].get("residual", {}).values():
         assert residual.dtype == torch.float32
 
 
@@ -130,58 +124,41 @@ def simulated(
         return real if isinstance(compressor, PerLayer) and real.dim() < 2 else real.float()
 
     first = {n: g for step in own[0] + own[1] for n, g in step.items() if g is not None}
-    names = [name for name in own[0][0] if name in first]
     # `idle` is never used: zeros of any shape will do.
     whole = {name: exchanged(first.get(name, torch.zeros(6, 6))) for name in own[0][0]}
-    link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
-    exchange = GradientExchange(compressor, whole, link)
+    exchange = Exchange(compressor, whole, World(2))
     found = []
     for gradients in zip(*own, strict=True):
+        present = [n for n in whole if any(worker[n] is not None for worker in gradients)]
+        filled: list[dict[str, Tensor]] = [{}, {}]
         for worker, of_worker in enumerate(gradients):
-            filled = {
-                name: torch.zeros_like(whole[name]) if gradient is None else exchanged(gradient)
-                for name, gradient in of_worker.items()
-            }
-            exchange.open(worker, filled, Plan(None))
-        means = exchange.finish()
-        present = {n for worker in gradients for n, g in worker.items() if g is not None}
-        found.append({name: means[name].clone() for name in names if name in present})
-        exchange.absent = frozenset(whole) - present
-        exchange.commit()
+            for name in present:
+                gradient = of_worker[name]
+                zeros = torch.zeros_like(whole[name])
+                filled[worker][name] = zeros if gradient is None else exchanged(gradient)
+        exchange.average(filled)
+        found.append({name: mean.clone() for name, mean in filled[0].items()})
     return found
 
 
-def residuals(state: Any) -> list[Tensor]:
-    """All residuals in a nest of states."""
-    if not isinstance(state, dict):
-        return []
-    own = [state["residual"]] if "residual" in state else []
-    return own + [found for inner in state.values() for found in residuals(inner)]
-
-
-CHECKED = {"check": True}
 ALIKE = {
     "one round": Loop("float32", EF4),
     "random, channels last": Loop("channels last", EF4_RANDOM),
-    "two rounds": Loop("float32", LowRank()),
-    "two rounds, checked": Loop("float32", LowRank(), settings=CHECKED),
-    "ragged": Loop("float32", Threshold(0.01)),
-    "ragged, checked": Loop("float32", Threshold(0.01), settings=CHECKED),
+    "two rounds": Loop("float32", ErrorFeedback(PowerSGD(1))),
+    "ragged": Loop("float32", AtLeast(0.01)),
     "a ladder's two rounds": Loop(
-        "float32", Ladder((LowRank(), EF4)), settings={"policy": Fixed("any", (1,))}
+        "float32", Ladder((PowerSGD(1), EF4)), settings={"policy": Fixed("any", (1,))}
     ),
     "accumulated": Loop("float32", EF4, micro_steps=3),
     "shards": Loop("float32", ErrorFeedback(Sharded(Uniform(4, "stochastic", 16)))),
     "ragged shards": Loop("float32", ErrorFeedback(Sharded(TopK(0.1)))),
-    "gravac a step later": Loop(
-        "float32", LADDER, steps=8, settings={"policy": gravac(), "check": True}
-    ),
+    "gravac a step later": Loop("float32", LADDER, steps=8, settings={"policy": gravac()}),
 }
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
-    two_workers: World, name: str
+    two_workers: Ranks, name: str
 ) -> None:
     loop = ALIKE[name]
     bucket = replace(loop, overlap=True)
@@ -191,9 +168,10 @@ def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
             for part in ("means", "states", "parameters"):
                 assert same(one[part], two[part]), (part, other)
             assert same(one["saved"]["exchange"], two["saved"]["exchange"])
-            assert (
-                one["saved"]["ledger"]["payload_bytes"] == two["saved"]["ledger"]["payload_bytes"]
-            )
+            # A decision for the next step travels with each bucket.
+            if "gravac" not in name or not other.overlap:
+                sent = [story["saved"]["ledger"]["payload_bytes"] for story in (one, two)]
+                assert sent[0] == sent[1]
             for key in ("last", "next", "gains", "theta_min", "candidate"):
                 policies = [story["saved"]["policy"].get(key) for story in (one, two)]
                 assert policies[0] == policies[1], (key, other)
@@ -204,32 +182,12 @@ def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
-def test_three_workers_agree(three_workers: World, overlap: bool) -> None:
+def test_three_workers_agree(three_workers: Ranks, overlap: bool) -> None:
     found = played(three_workers, Loop("float32", EF4, overlap))[0]
     assert same(found["parameters"], played(three_workers, Loop("float32", EF4))[0]["parameters"])
 
 
-@pytest.mark.parametrize("compressor", [EF4, Dense()], ids=str)
-def test_gradients_accumulate_after_backward_with_and_without_no_sync(
-    two_workers: World, compressor: Compressor
-) -> None:
-    held = Loop("float32", compressor, micro_steps=2)
-    each = played(two_workers, replace(held, no_sync=False))[0]
-    assert same(each["parameters"], played(two_workers, held)[0]["parameters"])
-
-
-@pytest.mark.parametrize("compressor", [EF4, LowRank()], ids=str)
-def test_buckets_that_land_during_backward_are_decompressed_then(
-    two_workers: World, compressor: Compressor
-) -> None:
-    after = Loop("float32", compressor)
-    slow = played(two_workers, replace(after, overlap=True, pause_seconds=0.2))
-    for one, other in zip(played(two_workers, after), slow, strict=True):
-        assert same(one["parameters"], other["parameters"])
-        assert len(other["early"]) >= 3, "nothing landed in time"
-
-
-def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_workers: World) -> None:
+def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_workers: Ranks) -> None:
     """Of 4 steps with an eps that all reach, the first is whole and the others are compressed."""
     some, all_whole = (
         played(two_workers, replace(ALIKE["gravac a step later"], steps=4, settings=settings))[0]
@@ -238,7 +196,7 @@ def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_work
     sent = [story["saved"]["ledger"]["payload_bytes"] for story in (some, all_whole)]
     assert sent[0] < 0.8 * sent[1]
     assert all_whole["saved"]["policy"]["last"]["branch"] == "dense"
-    assert not any(bool(residual.any()) for residual in residuals(all_whole["states"][-1]))
+    assert not any(residual.any() for residual in all_whole["states"][-1]["residual"].values())
 
 
 # Steps that go wrong, and layers that stand still.
@@ -248,7 +206,7 @@ def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_work
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
-    two_workers: World, overlap: bool, view: bool, set_to_none: bool
+    two_workers: Ranks, overlap: bool, view: bool, set_to_none: bool
 ) -> None:
     loop = Loop("float32", EF4, overlap, steps=8, freezes=(3, 6), view=view)
     loop = replace(loop, set_to_none=set_to_none)
@@ -256,46 +214,13 @@ def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
         for step in range(3, 6):
             mean = story["means"][step]["layers.0.weight"]
             assert mean is None if set_to_none else not mean.any()
-            states = [story["states"][s]["layers.0.weight"]["residual"] for s in (2, step)]
+            states = [story["states"][s]["residual"]["layers.0.weight"] for s in (2, step)]
             assert states[0].any()
             assert torch.equal(*states)
         assert story["means"][6]["layers.0.weight"].any()
 
 
-@pytest.mark.parametrize(("set_to_none", "freezes"), [(False, None), (False, (2, 6)), (True, None)])
-def test_means_that_stay_in_a_buffer_train_as_copied_ones(
-    two_workers: World, set_to_none: bool, freezes: tuple[int, int] | None
-) -> None:
-    """With ``gradient_as_bucket_view`` the buffer of a dense step is the gradient. Where tensors lie in it
-    changes with the rung, also while a layer is frozen."""
-    loop = Loop("float32", loops.ONE_APART, steps=8, micro_steps=2, freezes=freezes)
-    settings = {"policy": loops.OneApart("density", (0.5,))}
-    loop = replace(loop, set_to_none=set_to_none, settings=settings)
-    copied, kept = (played(two_workers, replace(loop, view=view)) for view in (False, True))
-    for one, other in zip(copied, kept, strict=True):
-        assert same(other["means"], one["means"])
-        assert same(other["states"], one["states"])
-        assert same(other["parameters"], one["parameters"])
-
-
-def test_gradients_that_are_added_to_means_are_not_overwritten(two_workers: World) -> None:
-    copied, kept = (two_workers(loops.added_to, view) for view in (False, True))
-    for one, other in zip(copied, kept, strict=True):
-        assert same(other, one)
-
-
-def test_a_dense_mean_is_not_copied_where_gradients_may_be_views(two_workers: World) -> None:
-    assert two_workers(loops.storages_of_a_dense_step, True) == [1, 1]
-    assert min(two_workers(loops.storages_of_a_dense_step, False)) > 1
-
-
-def test_a_mean_that_is_not_laid_out_like_its_parameter_is_copied(two_workers: World) -> None:
-    copied, kept = (two_workers(loops.means_by_columns, view) for view in (False, True))
-    for one, other in zip(copied, kept, strict=True):
-        assert same(other, one)
-
-
-def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: World) -> None:
+def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: Ranks) -> None:
     plain = Loop("float32", None, steps=8, scaled=True, overflows=(1, 4))
     stock, ours = (
         played(two_workers, loop) for loop in (plain, replace(plain, compressor=Dense()))
@@ -306,7 +231,7 @@ def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: World
 
 
 def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
-    two_workers: World,
+    two_workers: Ranks,
 ) -> None:
     loop = Loop("float32", EF4, steps=8, scaled=True, overflows=(1, 4))
     for story in played(two_workers, loop):
@@ -321,9 +246,6 @@ def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
 SCALED: dict[str, dict[str, Any]] = {
     "overlap": {"overlap": True},
     "overlap, bucket views": {"overlap": True, "view": True},
-    "hook": {"hook": True},
-    "hook made before ddp": {"hook": True, "early": True},
-    "hook, bucket views": {"hook": True, "view": True},
 }
 
 
@@ -344,7 +266,7 @@ SCALED_LOOPS = {
     ),
 )
 def test_a_growing_scale_trains_alike_during_and_after_backward(
-    two_workers: World, way: str, name: str
+    two_workers: Ranks, way: str, name: str
 ) -> None:
     """Bit for bit, with an overflow on one rank. A scale is a power of 2."""
     loop = replace(SCALED_LOOPS[name], steps=9, scaled=True, overflows=(1, 4), grows_every=2)
@@ -356,18 +278,7 @@ def test_a_growing_scale_trains_alike_during_and_after_backward(
             assert same(one[part], other[part]), part
 
 
-def test_a_wrapped_hook_of_a_scaled_loss_trains_all_ranks_alike(two_workers: World) -> None:
-    loop = Loop("float32", EF4, hook=True, steps=8, wrapper=bf16_compress_wrapper, scaled=True)
-    loop = replace(loop, overflows=(1, 4), grows_every=2)
-    for story in played(two_workers, loop):
-        assert same(story["states"][4], story["states"][3])
-        assert story["scales"][3:5] == [4096, 2048]
-    calm = replace(loop, overflows=None)
-    unscaled = replace(calm, scaled=False)
-    assert same(*(played(two_workers, one)[0]["parameters"] for one in (calm, unscaled)))
-
-
-def test_norms_that_a_policy_watches_are_those_of_unscaled_gradients(two_workers: World) -> None:
+def test_norms_that_a_policy_watches_are_those_of_unscaled_gradients(two_workers: Ranks) -> None:
     for ways in two_workers(loops.scaled_accordion):
         for plain, scaled in ways:
             assert scaled == plain
@@ -377,13 +288,13 @@ def test_norms_that_a_policy_watches_are_those_of_unscaled_gradients(two_workers
     ("compressor", "overlap", "sends_first"),
     [
         *((c, overlap, False) for c in (EF4, Dense()) for overlap in OVERLAP),
-        *((c, OVERLAP[0], True) for c in (EF4, Dense(), ErrorFeedback(Threshold(0.5)))),
+        *((c, OVERLAP[0], True) for c in (EF4, Dense(), ErrorFeedback(AtLeast(0.5)))),
         *((Fragile(), OVERLAP[0], sends_first) for sends_first in (False, True)),
     ],
     ids=str,
 )
 def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_out(
-    two_workers: World, compressor: Compressor, overlap: bool, sends_first: bool
+    two_workers: Ranks, compressor: Compressor, overlap: bool, sends_first: bool
 ) -> None:
     """Also, after backward, of a compressor that fails on a NaN before it asks for anything. Where payloads
     are sent before the signals are read, that rank sends zeros."""
@@ -403,7 +314,7 @@ def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_
 
 
 def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_has_made_anew(
-    two_workers: World,
+    two_workers: Ranks,
 ) -> None:
     loop = Loop("float32", EF4, True, static=True, view=True, overflows=(1, 0))
     for story in played(two_workers, loop):
@@ -412,35 +323,53 @@ def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_has_made_anew(
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
-def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_end(
-    two_workers: World, overlap: bool
+@pytest.mark.parametrize("late", [False, True])
+def test_backward_raises_what_a_method_raises_and_ddp_goes_on(
+    two_workers: Ranks, overlap: bool, late: bool
 ) -> None:
-    said = two_workers(played_by_ranks, [Loop("float32", Broken(1), overlap)] * 2)
-    assert said == ["ZeroDivisionError: broken on purpose"] * 2
-    differ = [
-        Loop("float32", loops.Hidden(compressor), overlap, settings=CHECKED)
-        for compressor in (Uniform(8), Uniform(4))
-    ]
-    said = two_workers(played_by_ranks, differ)
-    assert said[0] == said[1]
-    assert said[0].startswith("RanksDisagree: rank 1 is about to ask for: gather gradient")
+    for said, averages, _ in two_workers(loops.broken, overlap, late):
+        assert said[2] == "ZeroDivisionError: broken on purpose"
+        assert said[3].startswith("UserError: backward: one was not exchanged")
+        assert said[:2] + said[4:] == ["nothing"] * 6
+        assert averages
+
+
+@pytest.mark.xfail(reason="World keeps what a failed step has asked for", strict=True)
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_what_a_failed_step_has_asked_for_is_forgotten(two_workers: Ranks, overlap: bool) -> None:
+    for _, _, sent in two_workers(loops.broken, overlap, False):
+        assert sent[2] == sent[3] == sent[0]
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_a_loop_that_catches_what_is_not_finite_goes_on_as_if_it_had_left_the_batch_out(
+    two_workers: Ranks, overlap: bool
+) -> None:
+    for said, alike in two_workers(loops.goes_on, overlap):
+        assert alike
+        assert said[1].startswith("UserError: gradient: the gradient is not finite at step 2 (")
+        assert said[:1] + said[2:] == ["nothing"] * 3
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_what_attach_returns_need_not_be_kept(two_workers: Ranks, overlap: bool) -> None:
+    assert two_workers(loops.dropped, overlap) == [True, True]
 
 
 @pytest.mark.parametrize(
     "way",
-    [{}, {"sends_first": True}, {"overlap": True}, {"hook": True}],
-    ids=["after backward", "payload first", "overlap", "hook"],
+    [{}, {"sends_first": True}, {"overlap": True}],
+    ids=["after backward", "payload first", "overlap"],
 )
 def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buffers(
-    two_workers: World, way: dict[str, Any]
+    two_workers: Ranks, way: dict[str, Any]
 ) -> None:
-    skips = {"on_nonfinite": "skip"}
-    loop = Loop("channels last", EF4, steps=6, settings=skips, **way)
+    loop = Loop("channels last", EF4, steps=6, settings={"on_nonfinite": "skip"}, **way)
     caught = played(two_workers, replace(loop, overflows=(0, 2)))
     left_out = played(two_workers, replace(loop, leaves_out=2))
     for one, other in zip(caught, left_out, strict=True):
         assert one["message"] == ""
-        assert way.get("hook") or one["applied"] == [True, True, False, True, True, True]
+        assert one["applied"] == [True, True, False, True, True, True]
         assert same(one["states"][2], one["states"][1])
         assert set(one["means"][2].values()) == {None}
         for part in ("parameters", "buffers"):
@@ -450,20 +379,15 @@ def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buff
 
 @pytest.mark.parametrize("name", ["mixed", "unused", "frozen in mid-training"])
 def test_payloads_that_are_sent_before_the_signals_are_read_train_alike_bit_for_bit(
-    two_workers: World, name: str
+    two_workers: Ranks, name: str
 ) -> None:
     loop = replace(LOOPS[name], compressor=EF4)
     stories = [played(two_workers, replace(loop, sends_first=first)) for first in (False, True)]
     for one, other in zip(*stories, strict=True):
         for part in ("means", "states", "parameters"):
             assert same(one[part], other[part])
-        assert one["saved"]["ledger"] == other["saved"]["ledger"]
-
-
-@pytest.mark.parametrize("overlap", OVERLAP)
-def test_one_rank_has_all_ranks_skip_a_step(two_workers: World, overlap: bool) -> None:
-    for said in two_workers(loops.skipped_by_one_rank, overlap):
-        assert said == ([True, False, True], False, False)
+        if name == "mixed":  # what no rank has travels where the ranks have not agreed
+            assert one["saved"]["ledger"] == other["saved"]["ledger"]
 
 
 LEGAL = [
@@ -473,18 +397,17 @@ LEGAL = [
         for name in ("evaluated_in_between", "accumulated")
     ),
     *((name, overlap, 2) for overlap in OVERLAP for name in ("perturbed", "checkpointed")),
-    *((name, overlap, 2) for overlap in OVERLAP for name in ("never_zeroed", "left_out_by_hand")),
+    *((name, overlap, 2) for overlap in OVERLAP for name in ("never_zeroed", "adversarial")),
     *(("last_backward_in_a_closure", overlap, 2) for overlap in OVERLAP),
-    *(("adversarial", overlap, 2) for overlap in OVERLAP),
+    *(("left_out_by_hand", overlap, 3) for overlap in OVERLAP),
     *(("with_closures", overlap, None) for overlap in OVERLAP),
-    *((name, False, 2) for name in ("sum_of_backwards", "written_by_hand", "one_rank_alone")),
     ("renormalized", False, None),
 ]
 
 
 @pytest.mark.parametrize(("name", "overlap", "steps"), LEGAL)
 def test_loops_that_keep_the_rule_are_not_refused(
-    two_workers: World, name: str, overlap: bool, steps: int | None
+    two_workers: Ranks, name: str, overlap: bool, steps: int | None
 ) -> None:
     first, second = two_workers(loops.loop_of, name, overlap)
     assert first[0] == second[0] == "nothing"
@@ -492,212 +415,33 @@ def test_loops_that_keep_the_rule_are_not_refused(
     assert same(first[2], second[2]), "replicas drift"
 
 
-@pytest.mark.parametrize("way", ["after backward", "overlap", "hook"])
-def test_a_copy_of_a_model_is_plain_ddp_and_can_be_attached(two_workers: World, way: str) -> None:
-    for told, again in two_workers(loops.copies, way):
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_a_copy_of_a_model_is_plain_ddp_and_can_be_attached(
+    two_workers: Ranks, overlap: bool
+) -> None:
+    for told, again in two_workers(loops.copies, overlap):
         for name, found in told.items():
             assert same(found, told["plain"]), name
         assert same(again["copy"], again["original"])
 
 
-@pytest.mark.parametrize("way", ["after backward", "overlap", "hook"])
-@pytest.mark.parametrize("part", ["module", "model"])
-def test_a_compiled_model_trains_as_one_that_is_not(
-    two_workers: World, part: str, way: str
-) -> None:
-    for plain, compiled in two_workers(loops.compiled, part, way, "eager"):
-        assert same(plain, compiled)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")
-def test_a_model_of_compiled_kernels_trains_as_one_that_is_not(two_workers: World) -> None:
-    for plain, compiled in two_workers(loops.compiled, "model", "overlap", "inductor"):
-        for one, other in zip(plain, compiled, strict=True):
-            torch.testing.assert_close(one, other)  # kernels round in another order
-
-
-def test_a_model_whose_buffers_are_kept_is_freed(two_workers: World) -> None:
+def test_a_model_whose_buffers_are_kept_is_freed(two_workers: Ranks) -> None:
     assert two_workers(loops.freed_after_an_evaluation) == [True, True]
 
 
-# Communication hooks of torch.
-
-
-@pytest.mark.parametrize(
-    "name", everyday([*LOOPS, "static graph"], *EARLY, "static graph", "unused, bucket views")
-)
-def test_a_hook_trains_as_attach_with_overlap_bit_for_bit(two_workers: World, name: str) -> None:
-    loop = replace(LOOPS.get(name) or Loop("float32", None, static=True, view=True), compressor=EF4)
-    expected = played(two_workers, replace(loop, overlap=True))
-    for one, other in zip(expected, played(two_workers, replace(loop, hook=True)), strict=True):
-        for part in ("means", "states", "parameters"):
-            assert same(one[part], other[part]), part
-        assert one["saved"]["ledger"] == other["saved"]["ledger"]
-        assert other["buckets"] == one["buckets"]
-        assert same(other["own"], other["means"]), "backward returned before the means were there"
-
-
-HOOKS = ["one round", "two rounds, checked", "ragged, checked", "shards"]
-
-
-@pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_resumes_bit_for_bit(two_workers: World, name: str) -> None:
-    loop = replace(ALIKE[name], hook=True)
-    expected = played(two_workers, replace(ALIKE[name], overlap=True))
-    for one, other in zip(expected, played(two_workers, replace(loop, resume_at=3)), strict=True):
-        for part in ("means", "states", "parameters"):
-            assert same(one[part], other[part]), part
-        assert one["saved"]["ledger"] == other["saved"]["ledger"]
-
-
-@pytest.mark.parametrize("name", [*EARLY, "unused, bucket views", "frozen, zeros kept in views"])
-def test_a_hook_that_is_made_before_ddp_trains_and_is_saved_as_one_made_after(
-    two_workers: World, name: str
-) -> None:
-    loop = replace(LOOPS[name], compressor=EF4, hook=True)
-    expected = played(two_workers, loop)
-    for one, other in zip(expected, played(two_workers, replace(loop, early=True)), strict=True):
-        for part in ("means", "states", "parameters"):
-            assert same(one[part], other[part]), part
-        assert same(one["saved"], other["saved"])
-
-
-def test_a_hook_that_is_made_before_ddp_skips_its_first_step_without_a_trace(
-    two_workers: World,
-) -> None:
-    skips = {"on_nonfinite": "skip"}
-    loop = Loop("channels last", EF4, hook=True, early=True, settings=skips)
-    caught = played(two_workers, replace(loop, overflows=(0, 0)))
-    left_out = played(two_workers, replace(loop, leaves_out=0))
-    for one, other in zip(caught, left_out, strict=True):
-        for part in ("parameters", "buffers"):
-            assert same(one[part], other[part])
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_a_wrapped_hook_has_the_values_of_torchs_hook(two_workers: World, early: bool) -> None:
-    for found in two_workers(loops.torchs_and_our_bf16, early):
-        assert same(found["ours"], found["theirs"])
-
-
-ROUNDED = ["float64", "float16", "channels last", "unused", "frozen before"]
-ROUNDED += ["unused, bucket views", "frozen in mid-training", "frozen, zeros kept in views"]
-
-
-@pytest.mark.parametrize("name", ROUNDED)
-def test_a_wrapped_hook_trains_all_ranks_alike(two_workers: World, name: str) -> None:
-    """torch's wrapper hands the hook another buffer, of another type."""
-    loop = replace(LOOPS[name], compressor=EF4, hook=True)
-    expected = played(two_workers, loop)
-    found = played(two_workers, replace(loop, early=True, wrapper=bf16_compress_wrapper))
-    for one, other in zip(expected, found, strict=True):
-        for means, close in zip(one["means"], other["means"], strict=True):
-            for tensor, mean in means.items():
-                other_mean = close[tensor]
-                assert (mean is None) == (other_mean is None), tensor
-                assert mean is None or bool(mean.any()) == bool(other_mean.any()), tensor
-        assert one["saved"]["ledger"]["payload_bytes"] == other["saved"]["ledger"]["payload_bytes"]
-
-
-def test_a_hook_of_halves_has_the_values_of_torchs_hook(two_workers: World) -> None:
+def test_a_hook_of_halves_has_the_values_of_torchs_hook(two_workers: Ranks) -> None:
     for found in two_workers(loops.torchs_and_our_halves):
         assert same(found["ours"], found["theirs"])
 
 
-def test_backward_raises_what_goes_wrong_in_a_hook_and_the_next_step_is_sound(
-    two_workers: World,
-) -> None:
-    loop = Loop("float32", EF4, hook=True, steps=6)
-    caught = played(two_workers, replace(loop, overflows=(1, 2)))
-    left_out = played(two_workers, replace(loop, leaves_out=2))
-    for one, other in zip(caught, left_out, strict=True):
-        assert re.match(
-            r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+.*HookState\(on_nonf",
-            one["message"],
-        )
-        assert set(one["own"][2].values()) == {None}
-        assert same(one["states"][2], one["states"][1])
-        assert same(one["means"][3:], other["means"][3:])
-        assert same(one["parameters"], other["parameters"])
-    hidden = [loops.Hidden(Uniform(bits)) for bits in (8, 4)]
-    differ = [Loop("float32", one, hook=True, settings=CHECKED) for one in hidden]
-    for said in two_workers(played_by_ranks, differ):
-        assert said.startswith("RanksDisagree: rank 1 is about to ask for: gather gradient")
-
-
-def test_a_closed_hook_averages_as_plain_ddp(two_workers: World) -> None:
-    for found in two_workers(loops.closed_hook):
-        assert same(found["closed"], found["plain"])
-
-
-def test_a_hook_that_is_made_before_ddp_sees_the_module_as_ddp_has_it(two_workers: World) -> None:
-    """Moved, converted, frozen, and inside another module in between."""
-    for late, early in two_workers(loops.changed_before_ddp):
-        assert same(early, late)
-
-
-def test_a_hook_that_is_made_before_ddp_resumes_bit_for_bit(two_workers: World) -> None:
-    for whole, resumed in two_workers(loops.resumed_before_ddp):
-        assert same(resumed, whole)
-
-
-def test_a_module_that_is_wrapped_again_keeps_its_residuals(two_workers: World) -> None:
-    for whole, again, said in two_workers(loops.wrapped_again):
-        assert same(again, whole)
-        assert re.match("UserError: state: its module was wrapped in DDP again, and", said)
-
-
-def test_a_hook_that_is_closed_before_its_first_step_averages_as_plain_ddp(
-    two_workers: World,
-) -> None:
-    for found in two_workers(loops.closed_before_ddp):
-        assert same(found["closed"], found["plain"])
-
-
-REFUSED_HOOKS = {
-    "hook_of_an_unknown_scaler": r"scaler: the loss .*; give it to HookState\(scaler=scaler\)",
-    "hook_of_no_scaler": "scaler: a torch.amp.GradScaler or None, got float",
-    "hook_of_halves_scaled": "scaler: fp16_compress_wrapper .*; use bf16_compress_wrapper, or none",
-    "early_hook_of_nothing": "model: HookState takes a Dist.* or the module that DDP will wrap, got li",
-    "early_hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
-    "early_hook_of_a_copy": "state: it was made for a module that DDP had wrapped already, or for anoth",
-    "early_hook_that_is_late": "state: it was made for a module that DDP had wrapped already, or for an",
-    "early_hook_of_a_part": "state: outer.weight of the DDP model is no parameter of the module for",
-    "early_hook_of_sparse_gradients": "model: 0.weight has sparse gradients.*sparse=False$",
-    "early_hook_without_all_buckets": r"comm_hook: every step needs every bucket.*use attach\(model, c",
-    "early_hook_with_another_ranks_state": r"rank: the state was saved by rank 0.* loads .*\(rank 1\)$",
-    "early_hook_at_the_end_of_no_epoch": "state.end_epoch: no step was taken yet; call it after an epoc",
-    "hook_with_doubled_momentum": "optimizer.momentum: block_momentum applies momentum on the workers",
-    "hook_of_a_grown_model": "model: body.bias was added after the .*, and attach$",
-    "hook_of_none": "state: comm_hook takes a HookState, got NoneType; call",
-    "hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
-    "hook_of_another_model": "state: it was made for another model",
-    "hook_with_a_step": "state.step: comm_hook calls it at the end",
-    "hook_without_no_sync": "backward: it has added to the means .* `with model.no_sync",
-    "hook_with_a_graph_twice": r"backward: one was not exchanged, .*; add the losses for one backward",
-    "hook_that_clips": r"compressor: clip_local .* comm_hook sends .*; use attach\(model, comp",
-    "hook_with_samples": "policy: GraVAC weighs the samples .*; use attach",
-    "hook_with_a_late_plan": "comm_hook: plans are needed .*; use attach.* or decide=last",
-    "hook_of_an_unknown_habit": "on_nonfinite: one of raise, skip, got 'ignore'",
-}
-
-
-@pytest.mark.parametrize("mistake", REFUSED_HOOKS)
-def test_a_mistake_with_a_hook_is_one_line(two_workers: World, mistake: str) -> None:
-    for said in two_workers(getattr(loops, mistake)):
-        assert re.match(f"UserError: {REFUSED_HOOKS[mistake]}", said), said
-        assert "\n" not in said
-
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 PIECES = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-assert len(PIECES) == 8, "a section has no piece of code, or a new one"
+assert len(PIECES) > 4, "a section has no piece of code, or a new one"
 
 
 @pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
 def test_a_piece_of_the_page_trains_all_ranks_alike(
-    two_workers: World, tmp_path: Path, code: str
+    two_workers: Ranks, tmp_path: Path, code: str
 ) -> None:
     first, second = two_workers(loops.piece_of_a_page, code, str(tmp_path))
     assert same(first, second)
@@ -712,25 +456,16 @@ DIFFER = {
     "unit": r"unit: it differs between ranks: 'layer' \(rank 0\), 'model' \(rank 1\);",
     "overlap": r"overlap: it differs between ranks: False \(rank 0\), True \(rank 1\);",
     "on_nonfinite": r"on_nonfinite: it differs .* 'raise' \(rank 0\), 'skip' \(rank 1\);",
-    "check": r"check: it differs between ranks: True \(rank 0\), False \(rank 1\);",
     "scaler": r"scaler: it differs between ranks: False \(rank 0\), True \(rank 1\);",
     "model": r"model: it differs .*: layers.1.bias \[6\] float32 \(rank 0\), none \(rank 1\);",
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "argument"),
-    [
-        (way, argument)
-        for way in ("attach", "hook")
-        for argument in DIFFER
-        if way == "attach" or argument not in ("unit", "overlap")
-    ],
-)
+@pytest.mark.parametrize("argument", DIFFER)
 def test_ranks_that_are_given_different_arguments_are_told_so_at_once(
-    two_workers: World, argument: str, way: str
+    two_workers: Ranks, argument: str
 ) -> None:
-    for said in two_workers(loops.attached_with_other_arguments, argument, way):
+    for said in two_workers(loops.attached_with_other_arguments, argument):
         assert re.match(f"UserError: {DIFFER[argument]}", said), said
 
 
@@ -744,12 +479,11 @@ MISTAKEN = {
     "no DDP": "model: attach takes a DistributedDataParallel model.*, got Linear; wrap it first",
     "sharded": "model: with mesh, attach takes .*, got DistributedDataParallel",
     "attached twice": r"model: a compressor is attached to it already; .*",
-    "hook": r"compressor: TopK is a class; give an object, such as .*\)",
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)
-def test_all_ranks_are_told_of_a_mistake_that_one_makes(two_workers: World, mistake: str) -> None:
+def test_all_ranks_are_told_of_a_mistake_that_one_makes(two_workers: Ranks, mistake: str) -> None:
     for rank, (said, again) in enumerate(two_workers(loops.mistaken_on_one_rank, mistake)):
         # Of no DDP model the rank does not know its group, so that it says its mistake at once.
         whose = "" if mistake == "no DDP" and rank == 1 else r" \(rank 1\)"
@@ -757,39 +491,28 @@ def test_all_ranks_are_told_of_a_mistake_that_one_makes(two_workers: World, mist
         assert again == "nothing"
 
 
-def test_a_hook_on_one_rank_and_attach_on_another_are_told_apart(two_workers: World) -> None:
-    for said, again in two_workers(loops.mistaken_on_one_rank, "hook or attach"):
-        assert re.match(
-            r"UserError: call: it differs between ranks: 'attach' \(rank 0\), 'Hoo", said
-        )
-        assert again == "nothing"
-
-
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_head_that_ranks_train_alone_is_left_alone(two_workers: World, overlap: bool) -> None:
+def test_a_head_that_ranks_train_alone_is_left_alone(two_workers: Ranks, overlap: bool) -> None:
     assert two_workers(loops.trained_alone, overlap) == ["kept=True"] * 2
 
 
-def test_a_rank_that_does_not_attach_is_named_and_may_attach_later(three_workers: World) -> None:
+def test_a_rank_that_does_not_attach_is_named_and_may_attach_later(three_workers: Ranks) -> None:
     told = three_workers(loops.without_attach)
     for rank, (said, took, again, means) in enumerate(told):
         assert again == "nothing"
         assert same(means, told[0][3])
         if rank != 1:
             assert re.match(
-                r"UserError: attach: rank 1 did not call attach within 0\.5 s \(", said
+                r"UserError: attach: rank 1 did not call attach within 0\.5 s; call", said
             ), said
             assert took < 5.0
 
 
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [
-    (
-        "no_object",
-        BOTH,
-        r"compressor: TopK is a class; give an object, such as ErrorFeedback\(TopK",
-    ),
-    ("sparse", BOTH, r"model: 0\.weight has sparse gradients.* sparse=False"),
+    ("a_class", BOTH, r"compressor: TopK is a class; give an object, such as ErrorFeedback\(TopK"),
+    ("a_name", BOTH, "compressor: topk is a name; give an object, such as"),
+    ("sparse", BOTH, "model: weight has sparse gradients.* sparse=False"),
     (
         "no_ddp",
         BOTH,
@@ -801,19 +524,10 @@ REFUSED = [
     ("unit_of_model", BUCKET, "overlap=true: each bucket is sent"),
     ("decides_now", BUCKET, ".*use overlap=false or decide=last"),
     ("attached_twice", BOTH, r"model: a compressor is attached to it already; call detach\(\)"),
-    (
-        "backward_twice",
-        BUCKET,
-        r"overlap=true: the gradients of a .* `with model.no_sync\(\):`",
-    ),
-    ("graph_twice", BUCKET, r"overlap=true: a backward came .*; add the losses for one backward,"),
-    ("no_step_without_sync", BOTH, r"exchange.step: it was not called between backward and opt"),
-    ("no_step_by_hand", AFTER, "exchange.step: parameters have changed since backward, and it"),
-    (
-        "no_step_by_hand",
-        BUCKET,
-        r"overlap=true: the gradients of .* before exchange.step\(\); call",
-    ),
+    ("backward_twice", BOTH, r"backward: it has added to the means .* `with model.no_sync\(\):`"),
+    ("graph_twice", BOTH, "backward: one was not exchanged, .*; add the losses for one backward,"),
+    ("never_synced", BOTH, "backward: one was not exchanged, .* outside no_sync"),
+    ("calls_step", BOTH, r"exchange.step: backward\(\) has exchanged .*; delete this call \("),
     (
         "doubled_momentum",
         BOTH,
@@ -825,19 +539,7 @@ REFUSED = [
         BOTH,
         r"optimizer.momentum: the residual of dion is its momentum .*0\.95\), got 0.9 here too; use",
     ),
-    ("no_step_in_closure", BOTH, "exchange.step: it was not called between backward and optimizer"),
-    (
-        "step_twice_in_an_accumulation",
-        BOTH,
-        "exchange.step: backward has added to the means of the",
-    ),
-    ("step_twice", AFTER, "exchange.step: it was called twice after one backward"),
-    ("step_twice", BUCKET, r"overlap=true: there was no whole .* exchange.step\(\) once a step"),
-    ("step_after_zero_grad", BOTH, "exchange.step: no parameter has a gradient on any rank; call"),
-    ("dropped", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
-    ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
-    ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
     (
         "batches_compared",
         BOTH,
@@ -849,32 +551,24 @@ REFUSED = [
         BOTH,
         r"model: body.weight was frozen when .*, and attach \(rank 1\)$",
     ),
-    ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
     (
         "grown",
         BOTH,
         "model: body.bias was added after the compressor was attached and has a gradient, which no exchange "
         "averages; name it in the module's _ddp_params_and_buffers_to_ignore if ranks train it alone, or "
-        "detach, wrap the module in DDP again, and attach",
+        r"detach, wrap the module in DDP again, and attach \(rank 1\)$",
     ),
-    ("grown_on_one_rank", BOTH, r"model: body.bias was added after .*, and attach \(rank 1\)$"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
     (
-        "narrow_means",
-        BOTH,
-        r"compressor: mean has shape \[1\], the tensor \[6(, 6)?\]: use .view\(tensor.shape\)$",
-    ),
-    ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
-    ("scaled", BUCKET, r"scaler: overlap=true has sent .*; give it to attach\(scaler=scaler\)"),
-    (
         "scaled_by_an_unknown",
-        BUCKET,
+        BOTH,
         r"scaler: the loss was scaled by a GradScaler .*; give it to attach\(scaler=scaler\)",
     ),
-    ("scaled_by_an_unknown", AFTER, r"scaler: .* exchange.step\(scaler=scaler\) each step$"),
-    ("unscaled_first", AFTER, r"scaler: .* call scaler.unscale_\(optimizer\) after"),
-    ("samples_untold", BOTH, r"samples: GraVAC weighs .*; call exchange.step\(samples=...\)"),
-    ("samples_untold_by_one_rank", BOTH, r"samples: GraVAC weighs .* batch \(rank 1\)$"),
+    (
+        "samples_untold_by_one_rank",
+        BOTH,
+        r"samples: GraVAC weighs .*; set exchange.samples, .* batch \(rank 1\)$",
+    ),
     ("rate_untold", BOTH, "learning_rate: Accordion looks at its decay; give EpochReport"),
 ]
 
@@ -884,9 +578,9 @@ REFUSED = [
     [(mistake, overlap, text) for mistake, kinds, text in REFUSED for overlap in kinds],
 )
 def test_what_cannot_go_right_is_refused_in_one_line(
-    two_workers: World, mistake: str, overlap: bool, message: str
+    two_workers: Ranks, mistake: str, overlap: bool, message: str
 ) -> None:
-    for said in two_workers(getattr(loops, mistake), overlap):
+    for said in two_workers(loops.told_of, mistake, overlap):
         assert re.match(f"UserError: {message}", said), said
         assert "\n" not in said
         assert not re.search(r"\b(exchange\.(overlap|unit|aggregation)|train\.|launch\.)", said), (
@@ -894,10 +588,18 @@ def test_what_cannot_go_right_is_refused_in_one_line(
         )
 
 
+@pytest.mark.parametrize("mistake", ["samples_untold_by_one_rank", "thawed_on_one_rank", "grown"])
+def test_a_mistake_of_one_rank_is_told_to_all_where_payloads_travel_first(
+    two_workers: Ranks, mistake: str
+) -> None:
+    for said in two_workers(loops.told_on_a_gpu, mistake):
+        assert re.match(r"UserError: .* \(rank 1\)$", said), said
+
+
 @pytest.mark.parametrize("overlap", OVERLAP)
 @pytest.mark.parametrize("leaves", [True, False])
 def test_ranks_with_different_numbers_of_batches_are_told_so(overlap: bool, leaves: bool) -> None:
-    world = World(2, seconds=2)  # of its own: a collective that has failed ends a process group
+    world = Ranks(2, seconds=2)  # of its own: a collective that has failed ends a process group
     try:
         first, second = world(loops.out_of_batches, overlap, leaves)
     finally:
@@ -908,30 +610,41 @@ def test_ranks_with_different_numbers_of_batches_are_told_so(overlap: bool, leav
         told = "rank 0 takes no part in step 3; it has ended or does something else: "
     else:
         told = "ranks have taken different numbers of steps: 2 (rank 0), 3 (rank 1); "
-        assert first.startswith(f"exchange.step: {told}{fix}"), first
-    assert second.startswith(f"CollectiveFailed: exchange.step: {told}{fix}"), second
+        assert first.startswith(f"backward: {told}{fix}"), first
+    assert second.startswith(f"CollectiveFailed: backward: {told}{fix}"), second
     assert "\n" not in first + second
 
 
-@pytest.mark.parametrize(
-    "job", ["backward_twice", "graph_twice", "scaled", "thawed_before_attaching"]
-)
-def test_what_is_refused_per_bucket_is_fine_after_backward(two_workers: World, job: str) -> None:
-    assert two_workers(getattr(loops, job), False) == ["nothing"] * 2
+def test_a_failed_collective_of_ranks_in_one_step_suggests_torchs_comparison(
+    two_workers: Ranks,
+) -> None:
+    for said, (note,) in two_workers(loops.failed_together):
+        assert said == "training: cut off"
+        assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in note
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_the_learning_rate_that_a_loop_tells_reaches_the_method(
+    two_workers: Ranks, overlap: bool
+) -> None:
+    assert two_workers(loops.rate_told, overlap) == [0.25, 0.25]
+
+
+def test_a_parameter_that_ddp_does_not_send_is_exchanged_after_backward(two_workers: Ranks) -> None:
+    assert two_workers(loops.told_of, "thawed_before_attaching", False) == ["nothing"] * 2
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
 def test_a_detached_model_is_plain_ddp_and_can_be_attached_again(
-    two_workers: World, overlap: bool
+    two_workers: Ranks, overlap: bool
 ) -> None:
     for found in two_workers(loops.detached, overlap):
-        assert found["dropped"]
         assert same(found["detached"], found["plain"])
         assert same(found["again"], found["plain"])
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
-def test_the_ranks_are_those_of_the_models_process_group(two_workers: World, overlap: bool) -> None:
+def test_the_ranks_are_those_of_the_models_process_group(two_workers: Ranks, overlap: bool) -> None:
     first, second = two_workers(loops.within_a_group, overlap)
     assert same(first["mean"], first["own"])
     assert same(second["mean"], second["own"])
@@ -940,7 +653,7 @@ def test_the_ranks_are_those_of_the_models_process_group(two_workers: World, ove
 
 @pytest.mark.parametrize("overlap", OVERLAP)
 def test_metrics_have_the_columns_of_a_record_without_a_collective(
-    two_workers: World, overlap: bool
+    two_workers: Ranks, overlap: bool
 ) -> None:
     for found, ledger, calls in two_workers(loops.metrics_by_step, overlap):
         assert calls == 0
@@ -958,7 +671,7 @@ def test_metrics_have_the_columns_of_a_record_without_a_collective(
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
-def test_the_rung_of_metrics_is_that_of_the_last_step(two_workers: World, overlap: bool) -> None:
+def test_the_rung_of_metrics_is_that_of_the_last_step(two_workers: Ranks, overlap: bool) -> None:
     """`end_epoch` plans the next step, whose rung is no part of a log before that step."""
     assert two_workers(loops.rungs_around_an_epoch, overlap) == [[2, 2, 1, 1]] * 2
 
@@ -968,7 +681,7 @@ def test_the_rung_of_metrics_is_that_of_the_last_step(two_workers: World, overla
     [(False, "mean"), (True, "mean"), (False, "own")],
 )
 def test_accordion_is_told_the_norms_that_it_watches(
-    two_workers: World, overlap: bool, norm: str
+    two_workers: Ranks, overlap: bool, norm: str
 ) -> None:
     first, second = two_workers(loops.accordion, overlap, norm)
     assert first == second

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from laws import Setting, simulation
 
-from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
@@ -27,9 +25,7 @@ from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.attached import Attached, _warn_lost, note_lost
-from dgc_repro.exchange.ddp import AfterBackward, fit_together
-from dgc_repro.exchange.wire import CollectiveFailed
+from dgc_repro.exchange.fit import _warn_lost, fit_together, note_lost
 from dgc_repro.kernel.select import Selection
 from dgc_repro.launch.build import check_memory
 from dgc_repro.policy.fixed import Fixed
@@ -71,44 +67,21 @@ class Unfinished(Selecting):
         raise NotImplementedError
 
 
-def test_a_compressor_without_what_its_exchange_needs_is_refused() -> None:
+def test_a_compressor_without_what_its_step_needs_is_refused() -> None:
     for nest in (Unfinished(), ErrorFeedback(Unfinished())):
         with pytest.raises(UserError, match="^compressor: Unfinished has no attribute ragged"):
             fit_together(nest, Fixed(), "layer", False)
-    with pytest.raises(UserError, match="^compressor: Fixed has no attribute exchange"):
+    with pytest.raises(UserError, match="^compressor: Fixed is no Compressor; derive it"):
         fit_together(Fixed(), Fixed(), "layer", False)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="^compressor: Older has an exchange .*; write a step in"):
+        fit_together(ErrorFeedback(Older()), Fixed(), "layer", False)
 
 
-def test_the_learning_rate_that_a_loop_tells_reaches_the_compressor() -> None:
-    x = {"x": torch.nn.Parameter(torch.zeros(2))}
-    x["x"].grad = torch.zeros(2)
-    exchange = simulation(Setting("block", BlockMomentum(Uniform(4))), 1, dict(x))
-    attached = Attached(exchange, AfterBackward(exchange, x), Fixed(), x)
-    assert attached.learning_rate == 1.0
-    attached.learning_rate = 0.25
-    attached.step()
-    assert attached.state_dict()["exchange"]["tensors"]["x"]["learning_rate"] == 0.25
+class Older(Dense):
+    """Of a version before December 2026."""
 
-
-def test_a_collective_that_fails_suggests_the_comparison() -> None:
-    x = {"x": torch.nn.Parameter(torch.zeros(2))}
-    for check, notes in ((False, 1), (True, 0)):
-        exchange = simulation(Setting("dense", Dense()), 1, dict(x))
-        exchange.link.check = check
-        attached = Attached(exchange, AfterBackward(exchange, x), Fixed(), x)
-        x["x"].grad = torch.zeros(2)
-
-        def fails(*_: object) -> None:
-            raise RuntimeError(
-                "[enforce fail at x/gloo/transport/tcp/pair.cc:464] op.preamble.length"
-            )
-
-        exchange.link.wire.combine_ = fails  # type: ignore[method-assign, assignment]
-        with pytest.raises(CollectiveFailed) as caught:
-            attached.step()
-        found = getattr(caught.value, "__notes__", [])
-        assert len(found) == notes
-        assert all("check=True" in note for note in found)
+    def exchange(self) -> None:
+        """Yields requests."""
 
 
 @pytest.mark.parametrize(
@@ -142,6 +115,6 @@ def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number(
 ) -> None:
     monkeypatch.setattr("dgc_repro.launch.environment.available_bytes", lambda: 24_000_000_000)
     vgg = {"weight": torch.empty(138_365_992, device="meta")}
-    with pytest.raises(UserError, match=r"launch.workers: 32 simulated workers need 58.4 GB"):
+    with pytest.raises(UserError, match=r"launch.workers: 32 simulated workers need 40.7 GB"):
         check_memory(ErrorFeedback(Uniform(8)), vgg, 32)
     check_memory(Uniform(8), vgg, 32)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import straddling
-from processes import World
+from processes import World as Ranks
 from straddling import EPS, branches, branches_here, slow
 
-from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.world import World
 
 STEPS = 8
 
 
 @pytest.mark.parametrize("decide", ["now", "last"])
 def test_gradients_that_straddle_eps_take_one_branch_on_all_ranks_and_in_the_simulated_world(
-    decide: str, two_workers: World
+    decide: str, two_workers: Ranks
 ) -> None:
     first, second = two_workers(branches_here, decide, STEPS)
     straddles = [
@@ -22,7 +21,7 @@ def test_gradients_that_straddle_eps_take_one_branch_on_all_ranks_and_in_the_sim
         for one, other in zip(first["own"], second["own"], strict=True)
     ]
     assert sum(straddles) >= STEPS // 2, "alone, ranks would have gone two ways"
-    simulated = branches(SimulatedWire(2), decide, STEPS)
+    simulated = branches(World(2), decide, STEPS)
     for real in (first, second):
         assert real["branches"] == simulated["branches"]
         assert real["bits"] == simulated["bits"]
@@ -32,26 +31,9 @@ def test_gradients_that_straddle_eps_take_one_branch_on_all_ranks_and_in_the_sim
 def test_a_decision_from_the_last_step_is_hardly_another_where_gradients_change_slowly() -> None:
     """Two passes of a gradient that turns from spread out to concentrated and back."""
     steps = 160
-    found = {
-        decide: branches(SimulatedWire(2), decide, steps, slow, window=40)["branches"]
-        for decide in ("now", "last")
-    }
-    now, last = found["now"], found["last"]
+    now, last = (
+        branches(World(2), decide, steps, slow, window=40)["branches"] for decide in ("now", "last")
+    )
     assert len(set(now)) == len(set(last)) == 3
     same = sum(one == other for one, other in zip(now, last, strict=True))
     assert same >= 0.8 * steps
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("planned", "rung 2 as planned; rank 0 for: rung 1 as planned"),
-        ("chosen", "rung 2 of the policy's choice; rank 0 for: rung 1 of the policy's choice"),
-        ("watched", "rung 1 as planned (candidates 1 and 2); rank 0 for: rung 1 as planned (cand"),
-        ("by tensor", "rung 1 as planned: a 2; rank 0 for: rung 1 as planned: a 1"),
-    ],
-)
-def test_the_check_names_ranks_that_go_two_ways(kind: str, words: str, two_workers: World) -> None:
-    said = two_workers(straddling.own_ways, kind)
-    assert len(set(said)) == 1, "every rank says the same"
-    assert said[0].startswith(f"RanksDisagree: rank 1 is about to ask for: {words}")

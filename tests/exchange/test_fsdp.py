@@ -6,7 +6,6 @@ bit for bit. DDP sums over four ranks in another order: there gradients agree to
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from everyday import everyday
-from laws import residual, same
+from jobs import kept, same
 from loops import LADDER, gravac
-from processes import World
+from processes import World as Ranks
 from samples import Fragile
 from sharded_loops import (
     BF16,
@@ -25,6 +24,7 @@ from sharded_loops import (
     MISUSES,
     WIDE,
     Loop,
+    broken,
     copies,
     differences_from_ddp,
     factor_of_later,
@@ -51,13 +51,10 @@ from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange, tensors_of
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
+from dgc_repro.nests import tensors_of
 from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.interface import Plan
 
 pytestmark = pytest.mark.timeout(400)
 TOPK = ErrorFeedback(TopK(0.25))
@@ -77,7 +74,12 @@ METHODS: dict[str, Compressor] = {
 EVERY_DAY = ("random bits", "ragged", "momentum", "between nodes in shards")
 
 
-def played(world: World, loop: Loop) -> list[dict[str, Any]]:
+def residual(states: Any, name: str) -> Any:
+    """What a state still owes of a tensor: the sum of all its residuals, f64."""
+    return sum(held[name].double() for label, held in states.items() if label.endswith("residual"))
+
+
+def played(world: Ranks, loop: Loop) -> list[dict[str, Any]]:
     return world(play, loop)
 
 
@@ -86,7 +88,7 @@ def played(world: World, loop: Loop) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("how", "micro_steps"), [("attached", 3), ("detached", 1)])
 def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
-    four_workers: World, how: str, micro_steps: int
+    four_workers: Ranks, how: str, micro_steps: int
 ) -> None:
     loop = Loop(how, Dense(), micro_steps=micro_steps)
     ours = played(four_workers, loop)
@@ -99,7 +101,7 @@ def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
 
 @pytest.mark.parametrize("mixed", [BF16, WIDE], ids=["bfloat16", "reduced in float32"])
 def test_mixed_precision_and_a_frozen_layer_are_averaged_as_by_fsdp(
-    four_workers: World, mixed: Any
+    four_workers: Ranks, mixed: Any
 ) -> None:
     loop = Loop("attached", Dense(), mixed=mixed, frozen=True)
     ours, stock = (played(four_workers, one)[0] for one in (loop, replace(loop, how="hsdp")))
@@ -133,7 +135,7 @@ HSDP = {
     ),
 )
 def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
-    four_workers: World, name: str, how: str
+    four_workers: Ranks, name: str, how: str
 ) -> None:
     """With two nodes bit for bit. As DDP's to rounding: the factor is undone in the loss."""
     loop = Loop(how, Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
@@ -150,7 +152,7 @@ def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
 @pytest.mark.parametrize("factor", [None, 2.0])
 @pytest.mark.parametrize("name", ["topk", "momentum"])
 def test_hsdp_compresses_as_a_model_that_has_the_inner_dimension(
-    four_workers: World, name: str, factor: float | None
+    four_workers: Ranks, name: str, factor: float | None
 ) -> None:
     """Residuals too: they are in units of the gradient that the optimizer gets."""
     loop = Loop("attached", METHODS[name])
@@ -161,11 +163,11 @@ def test_hsdp_compresses_as_a_model_that_has_the_inner_dimension(
         assert one["ledger"] == other["ledger"]
 
 
-def test_hsdp_whose_nodes_are_ranks_compresses_as_ddp(four_workers: World) -> None:
+def test_hsdp_whose_nodes_are_ranks_compresses_as_ddp(four_workers: Ranks) -> None:
     assert four_workers(differences_from_ddp) == [[]] * 4
 
 
-def test_a_factor_that_is_set_after_attach_counts(four_workers: World) -> None:
+def test_a_factor_that_is_set_after_attach_counts(four_workers: Ranks) -> None:
     assert four_workers(factor_of_later) == [True] * 4
 
 
@@ -174,13 +176,13 @@ def test_a_factor_that_is_set_after_attach_counts(four_workers: World) -> None:
 
 @pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
 def test_the_nodes_exchange_each_part_as_workers_exchange_a_tensor(
-    four_workers: World, name: str
+    four_workers: Ranks, name: str
 ) -> None:
     """Ranks 0 and 2 (1 and 3) are a world of two workers, whose tensors are the parts of their shard."""
-    story = played(four_workers, Loop("attached", METHODS[name], settings={"check": True}))
+    story = played(four_workers, Loop("attached", METHODS[name]))
     for shard in (0, 1):
         pair = [story[shard], story[shard + 2]]
-        names = list(pair[0]["states"][0])
+        names = list(pair[0]["own"][0])
         own = [[{n: g[n] for n in names} for g in one["own"]] for one in pair]
         means, states = simulated(METHODS[name], own, seed=shard)
         for worker, told in enumerate(pair):
@@ -195,22 +197,20 @@ def simulated(
     compressor: Compressor, own: list[list[dict[str, Tensor]]], seed: int
 ) -> tuple[list[dict[str, Tensor]], list[list[Any]]]:
     """Means and states of every step of two workers, whose gradients these are."""
-    link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
-    exchange = GradientExchange(compressor, own[0][0], link, seed=seed)
+    exchange = Exchange(compressor, own[0][0], World(2), seed=seed)
     means, states = [], []
     for gradients in zip(*own, strict=True):
-        for worker, of_worker in enumerate(gradients):
-            exchange.open(worker, {n: g.clone() for n, g in of_worker.items()}, Plan(None))
-        means.append({name: mean.clone() for name, mean in exchange.finish().items()})
-        exchange.commit()
-        states.append(copy.deepcopy(exchange.states))
+        given = kept(list(gradients))
+        exchange.average(given)
+        means.append(given[0])
+        states.append(kept([exchange.states(worker) for worker in (0, 1)]))
     return means, states
 
 
 @pytest.mark.parametrize("mixed", [WIDE, BF16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("compressor", [TOPK, LADDERED], ids=["topk", "a residual for each rung"])
 def test_error_feedback_conserves_the_gradient(
-    four_workers: World, compressor: Compressor, mixed: Any
+    four_workers: Ranks, compressor: Compressor, mixed: Any
 ) -> None:
     """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means.
     Reduced in bfloat16, what the mean is rounded by is part of the residuals."""
@@ -221,16 +221,12 @@ def test_error_feedback_conserves_the_gradient(
     sparse = 0
     for shard in (0, 1):
         pair = [story[shard], story[shard + 2]]
-        assert pair[0]["own"][0].keys() == pair[0]["states"][0].keys()
         assert ("last.weight" in pair[0]["own"][0]) == (shard == 0), "the other has none of it"
         for name in pair[0]["own"][0]:
             old = torch.zeros(())
             for step in range(4):
                 own = sum(one["own"][step][name].float() for one in pair) / 2
-                new = (
-                    sum(residual(one["states"][step][name], one["own"][step][name]) for one in pair)
-                    / 2
-                )
+                new = sum(residual(one["states"][step], name) for one in pair) / 2
                 sent = pair[0]["parts"][step][name]
                 assert torch.equal(sent, pair[1]["parts"][step][name])
                 torch.testing.assert_close(
@@ -242,7 +238,7 @@ def test_error_feedback_conserves_the_gradient(
 
 
 @pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
-def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: World, name: str) -> None:
+def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: Ranks, name: str) -> None:
     loop = Loop("attached", METHODS[name])
     resumed = played(four_workers, replace(loop, resume_at=2))
     for one, other in zip(played(four_workers, loop), resumed, strict=True):
@@ -256,7 +252,7 @@ def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: World, na
     "name", everyday(["topk", "random bits", "between nodes in shards"], "topk")
 )
 def test_a_shared_checkpoint_resumes_every_rank_bit_for_bit(
-    four_workers: World, tmp_path: Path, name: str, form: str
+    four_workers: Ranks, tmp_path: Path, name: str, form: str
 ) -> None:
     loop = Loop("attached", METHODS[name])
     resumed = replace(loop, resume_at=2, form=form, folder=str(tmp_path))
@@ -268,7 +264,7 @@ def test_a_shared_checkpoint_resumes_every_rank_bit_for_bit(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_residuals_of_shards_have_no_mean(
-    four_workers: World, two_workers: World, tmp_path: Path, form: str
+    four_workers: Ranks, two_workers: Ranks, tmp_path: Path, form: str
 ) -> None:
     four_workers(saved_by_these, str(tmp_path))
     for reshard in ("refuse", "mean"):
@@ -280,7 +276,7 @@ def test_residuals_of_shards_have_no_mean(
 
 
 def test_a_copy_of_a_sharded_model_is_refused_by_torch_as_without_a_compressor(
-    four_workers: World,
+    four_workers: Ranks,
 ) -> None:
     for plain, said in zip(four_workers(copies, False), four_workers(copies, True), strict=True):
         assert said == plain
@@ -290,7 +286,7 @@ def test_a_copy_of_a_sharded_model_is_refused_by_torch_as_without_a_compressor(
 
 @pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
 def test_the_ledger_counts_what_goes_between_nodes(
-    four_workers: World, compressor: Compressor
+    four_workers: Ranks, compressor: Compressor
 ) -> None:
     for told in played(four_workers, Loop("attached", compressor)):
         ledger = told["ledger"]
@@ -304,21 +300,21 @@ def test_the_ledger_counts_what_goes_between_nodes(
 # Policies.
 
 
-def test_a_policy_that_plans_before_the_step_climbs_its_ladder(four_workers: World) -> None:
-    settings = {"policy": Fixed("factor", (2, 4, 8), rung=3), "check": True}
+def test_a_policy_that_plans_before_the_step_climbs_its_ladder(four_workers: Ranks) -> None:
+    settings = {"policy": Fixed("factor", (2, 4, 8), rung=3)}
     fixed = played(four_workers, Loop("attached", LADDER, settings=settings))[0]
     whole = played(four_workers, Loop("attached", Dense()))[0]
     assert fixed["ledger"]["payload_bytes"] < whole["ledger"]["payload_bytes"]
 
 
-def test_gravac_decides_for_the_next_step_and_all_ranks_alike(four_workers: World) -> None:
-    settings = {"policy": gravac(), "check": True}
+def test_gravac_decides_for_the_next_step_and_all_ranks_alike(four_workers: Ranks) -> None:
+    settings = {"policy": gravac()}
     story = played(four_workers, Loop("attached", LADDER, steps=8, settings=settings))
     for told in story:
         assert same(told["means"], story[0]["means"])
 
 
-def test_norms_of_gradients_are_those_of_whole_parameters(four_workers: World) -> None:
+def test_norms_of_gradients_are_those_of_whole_parameters(four_workers: Ranks) -> None:
     ours, ddp = (
         four_workers(norms_of_two_steps, "attached"),
         four_workers(norms_of_two_steps, "ddp"),
@@ -333,12 +329,12 @@ def test_norms_of_gradients_are_those_of_whole_parameters(four_workers: World) -
 @pytest.mark.skipif(
     not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="a newer torch has it"
 )
-def test_a_layer_that_only_one_rank_uses_counts_as_zeros_on_the_others(four_workers: World) -> None:
+def test_a_layer_that_only_one_rank_uses_counts_as_zeros_on_the_others(four_workers: Ranks) -> None:
     assert four_workers(left_out) == ["nothing"] * 4
 
 
 def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
-    four_workers: World,
+    four_workers: Ranks,
 ) -> None:
     for have_gradients, change in four_workers(unit_left_out):
         assert all(has == (not name.startswith("first")) for name, has in have_gradients.items())
@@ -347,11 +343,10 @@ def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
 
 
 @pytest.mark.parametrize("compressor", [EF4, TOPK, Dense(), Fragile()], ids=str)
-@pytest.mark.parametrize("check", [False, True])
 def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residual(
-    four_workers: World, compressor: Compressor, check: bool
+    four_workers: Ranks, compressor: Compressor
 ) -> None:
-    loop = Loop("attached", compressor, overflows=(1, 2), settings={"check": check})
+    loop = Loop("attached", compressor, overflows=(1, 2))
     story = played(four_workers, loop)
     (said,) = {told["message"] for told in story}
     assert re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
@@ -366,15 +361,19 @@ def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residu
             assert mean.isfinite().all()
 
 
-def test_a_step_that_any_rank_skips_changes_nothing_and_the_next_one_is_sound(
-    four_workers: World,
+def test_backward_raises_what_a_method_raises_and_the_next_step_is_sound(
+    four_workers: Ranks,
 ) -> None:
-    loop = Loop("attached", EF4)
-    skips = [
-        replace(loop, overflows=(1, 2), settings={"on_nonfinite": "skip"}),
-        replace(loop, skips=(2, 2)),
-    ]
-    for told in (told for one in skips for told in played(four_workers, one)):
+    for said, leaves_gradients in four_workers(broken):
+        assert said == ["nothing", "ZeroDivisionError: broken on purpose", "nothing"]
+        assert not leaves_gradients
+
+
+def test_a_step_that_is_skipped_changes_nothing_and_the_next_one_is_sound(
+    four_workers: Ranks,
+) -> None:
+    loop = Loop("attached", EF4, overflows=(1, 2), settings={"on_nonfinite": "skip"})
+    for told in played(four_workers, loop):
         assert told["message"] == ""
         assert told["applied"] == [True, True, False, True]
         assert same(told["states"][2], told["states"][1])
@@ -383,7 +382,7 @@ def test_a_step_that_any_rank_skips_changes_nothing_and_the_next_one_is_sound(
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_a_mistake_is_one_line_on_all_ranks(four_workers: World, misuse: str) -> None:
+def test_a_mistake_is_one_line_on_all_ranks(four_workers: Ranks, misuse: str) -> None:
     for said in four_workers(told_of, misuse):
         assert "\n" not in said
         assert re.search(MISUSES[misuse][1], said), said

@@ -24,12 +24,10 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from dgc_repro import (
     Dense,
     ErrorFeedback,
-    HookState,
     Ladder,
     Stepwise,
     TopK,
     attach,
-    comm_hook,
 )
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
@@ -122,7 +120,9 @@ def by_hand(task: Task) -> Parameters:
     """The loop that the frameworks' loops must equal."""
     net = Net()
     model, optimizer, scaler = DistributedDataParallel(net), sgd(net), scaler_of(task)
-    exchange = None if task.compressor is None else attach(model, task.compressor)
+    exchange = None
+    if task.compressor is not None:
+        exchange = attach(model, task.compressor, scaler=scaler)
     for number, (x, y) in enumerate(batches()):
         last = number % MICRO_STEPS == MICRO_STEPS - 1
         with contextlib.nullcontext() if last else model.no_sync():
@@ -131,8 +131,6 @@ def by_hand(task: Task) -> Parameters:
             scaler.scale(loss / MICRO_STEPS).backward()
         if not last:
             continue
-        if exchange is not None:
-            exchange.step(scaler=scaler)
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(net.parameters(), CLIP)
         scaler.step(optimizer)
@@ -411,25 +409,6 @@ def play(loop: str, task: Task) -> Parameters:
     return found
 
 
-@contextlib.contextmanager
-def hooks_on_cpus() -> Iterator[None]:
-    """Have Lightning register communication hooks, which it does on GPUs only."""
-    from lightning.pytorch.overrides.distributed import _register_ddp_comm_hook
-    from lightning.pytorch.strategies import DDPStrategy
-
-    def register(self: Any) -> None:
-        _register_ddp_comm_hook(
-            self.model, self._ddp_comm_state, self._ddp_comm_hook, self._ddp_comm_wrapper
-        )
-
-    before = DDPStrategy._register_ddp_hooks
-    DDPStrategy._register_ddp_hooks = register
-    try:
-        yield
-    finally:
-        DDPStrategy._register_ddp_hooks = before
-
-
 def piece_of_a_page(code: str, folder: Path) -> Parameters:
     """Parameters after a snippet of docs/frameworks.md, to which the page gives these names."""
     module = Net().layers
@@ -451,8 +430,7 @@ def piece_of_a_page(code: str, folder: Path) -> Parameters:
     elif "DistributedDataParallel(" not in code:
         names["model"] = DistributedDataParallel(module)
     before = parameters(module)
-    registers = hooks_on_cpus() if "ddp_comm_hook" in code else contextlib.nullcontext()
-    with as_launched(), contextlib.chdir(folder), registers:
+    with as_launched(), contextlib.chdir(folder):
         exec(code, names)
     joined = names.get("exchange") or names.get("state")
     joined = joined or getattr(names.get("compress") or names["trainer"], "exchange", None)
@@ -572,18 +550,6 @@ def accelerate_of_one_process() -> str:
     said = refusal(lambda: attach_to(accelerator, accelerator.prepare(Net()), Dense()))
     forget_accelerate()
     return said
-
-
-def lightning_hook_on_cpus() -> str:
-    """What Lightning's way to give DDP a hook says where Lightning leaves the hook out."""
-    import lightning.pytorch as pl
-
-    module = lightning_module()
-    state = HookState(module, Dense())
-    strategy = pl.strategies.DDPStrategy(ddp_comm_state=state, ddp_comm_hook=comm_hook)
-    with as_launched():
-        trainer = pl.Trainer(**QUIET, devices=2, strategy=strategy)
-        return refusal(lambda: trainer.fit(module))
 
 
 def logged_by_lightning_of_two_optimizers(folder: Path) -> list[list[float]]:

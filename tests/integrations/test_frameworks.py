@@ -136,7 +136,6 @@ def test_a_module_may_be_fitted_again_without_the_callback(
     ("mistake", "message"),
     [
         ("lightning_on_one_device", 'strategy: Compress .* use Trainer\\(strategy="ddp"\\)'),
-        ("lightning_hook_on_cpus", "state: it is not the model's hook; call model.register_comm_"),
         (
             "transformers_with_reversed_bases",
             r"T: Compressed stands before the Trainer .*; write class T\(Compressed, Trainer\)$",

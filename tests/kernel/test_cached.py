@@ -12,11 +12,8 @@ import torch
 
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
 from dgc_repro.bench.launches import methods
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.kernel import cached, floats, layout
 from dgc_repro.kernel.gpu.launch import Tables
 from dgc_repro.launch.components import build_compressor, build_policy
@@ -106,14 +103,11 @@ def test_a_step_of_eighty_buckets_makes_no_layout_again(method: str, device: tor
     ]
     with fake_workers(2), Counting() if device == CUDA else nullcontext():
         given = [{name: x.to(device) for name, x in bucket.items()} for bucket in buckets]
-        link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
-        exchange = GradientExchange(
-            compressor, {name: x for bucket in given for name, x in bucket.items()}, link
-        )
+        like = {name: x for bucket in given for name, x in bucket.items()}
+        exchange = Exchange(compressor, like, World(device=device))
         for _ in range(4):
             before = cached.made()
             for i, bucket in enumerate(given):
-                exchange.open(0, bucket, Plan(None), part=i)
-                exchange.finish(i)
-            exchange.commit()
+                exchange.run([bucket], Plan(0), part=i).finish()
+            exchange.step += 1
         assert cached.made() == before

@@ -74,13 +74,17 @@ def test_on_a_processor_without_avx_the_kernels_leave_long_doubles_alone(tmp_pat
     compiler.chmod(0o700)
     program = """
         import numpy as np, torch
+        from dgc_repro import RandomK, TopK, Uniform
         from dgc_repro.kernel import native
+        from dgc_repro.kernel.batch import Batch
+        from dgc_repro.selfcheck.values import context
         assert native.library() is not None
         x = torch.randn(4099)
-        codes, scales = torch.empty(4099, dtype=torch.uint8), torch.empty(3)
-        quantize = native.Function("dgc_quantize_bytes")
         for size in range(1, 4099, 7):
-            quantize(x.data_ptr(), size, 2048, scales.data_ptr(), codes.data_ptr())
+            batch = Batch(("x",), [x[:size]])
+            Uniform(8, block=2048).encode_batch(batch, context())
+            TopK(0.1).encode(batch, context())
+            RandomK(0.1, shared=False).encode(batch, context())
         assert np.longdouble(1) / 3 * 3 == 1
     """
     environment = os.environ | {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}

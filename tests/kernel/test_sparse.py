@@ -18,7 +18,6 @@ from torch import Tensor
 from dgc_repro.kernel import sparse
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection, index_type
-from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.payload import Gathered, Sparse, num_bytes
 from dgc_repro.payload.sparse import CODINGS, SparseLayout
 
@@ -40,18 +39,14 @@ def counts(n: int) -> list[int]:
     return sorted({0, 1, 2, n // 1000, n // 20, n // 3, n} & set(range(n + 1)))
 
 
-def layout(n: int, k: int, indices: str = "int32", values: str = "fp32") -> SparseLayout:
-    return SparseLayout((n,), (k,), indices, VALUES[values])
-
-
-def size(n: int, k: int, indices: str = "int32", values: str = "fp32") -> int:
-    """Bytes of header, places, scales and values."""
-    return int(layout(n, k, indices, values).tensor_bytes[0])
+def size(n: int, k: int, indices: str = "auto") -> int:
+    """Bytes of header, places and values."""
+    return int(SparseLayout((n,), (k,), indices).tensor_bytes[0])
 
 
 def sent(payload: Sparse) -> list[Tensor]:
-    """Header, places, scales and values."""
-    return [payload.layout.view(payload.buffer, 0, part) for part in range(4)]
+    """Header, places and values."""
+    return payload.layout.views(payload.buffer, 0)
 
 
 def chosen(payload: Sparse) -> Selection:
@@ -75,16 +70,16 @@ def decoded(payload: Sparse) -> list[Tensor]:
     return [added, copied, rest, mean, zeroed, entries.indices, entries.values]
 
 
-@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("indices", CODINGS)
-def test_c_and_tensor_operations_give_the_same_bits(indices: str, values: str) -> None:
+def test_c_and_tensor_operations_give_the_same_bits(indices: str, shared: bool) -> None:
     for n, seed in itertools.product(SIZES, (0, 1)):
         for k in counts(n):
             selection = entries(n, k, seed)
-            ours = Sparse.one(selection, indices, values)
+            ours = Sparse.one(selection, indices=indices, shared=shared)
             arrived = ours.like([part.clone() for part in ours.parts])
             with without_c():
-                theirs = Sparse.one(selection, indices, values)
+                theirs = Sparse.one(selection, indices=indices, shared=shared)
                 expected = decoded(arrived)
             assert all(map(same_bits, sent(ours), sent(theirs))), (n, k, seed)
             assert all(map(same_bits, decoded(arrived), expected)), (n, k, seed)
@@ -99,7 +94,7 @@ def test_c_and_tensor_operations_give_the_same_bits(indices: str, values: str) -
 )
 def test_any_places_come_back(n: int, places: set[float], indices: str) -> None:
     wanted = torch.tensor(sorted({int(place * n) for place in places}), dtype=torch.int32)
-    payload = Sparse.one(Selection(torch.ones(wanted.numel()), wanted, n), indices)
+    payload = Sparse.one(Selection(torch.ones(wanted.numel()), wanted, n), indices=indices)
     assert same_bits(chosen(payload).indices, wanted)
     assert num_bytes(payload) == size(n, wanted.numel(), indices)
     assert num_bytes(payload) == sum(part.nbytes for part in sent(payload))
@@ -107,31 +102,28 @@ def test_any_places_come_back(n: int, places: set[float], indices: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "indices", "values", "expected"),
+    ("n", "k", "indices", "expected"),
     [
-        (1000, 10, "int32", "fp32", 8 + 40 + 40),
-        (1000, 10, "delta16", "fp32", 8 + 20 + 40),
-        (1000, 10, "bitmap", "fp32", 8 + 128 + 40),  # 1000 bits in 32 words
-        (1000, 11, "delta16", "fp16", 8 + 24 + 22),  # filled up to a word
-        (1000, 100, "auto", "int8", 8 + 128 + 4 + 100),  # the bitmap
-        (1000, 10, "auto", "int8", 8 + 20 + 4 + 10),  # gaps
-        (1_000_000, 3, "auto", "fp32", 8 + 12 + 12),  # int32: gaps need 15 escapes
-        (1_000_000, 20, "auto", "fp32", 8 + 2 * (20 + 16) + 80),  # 15 escapes, filled up
-        (100_000, 5000, "int32", "int8", 8 + 20_000 + 4 * 3 + 5000),
-        (50, 50, "auto", "fp32", 8 + 8 + 200),
-        (0, 0, "auto", "fp32", 8),
-        (10, 0, "auto", "int8", 8),
+        (1000, 10, "int32", 8 + 40 + 40),
+        (1000, 10, "delta16", 8 + 20 + 40),
+        (1000, 10, "bitmap", 8 + 128 + 40),  # 1000 bits in 32 words
+        (1000, 11, "delta16", 8 + 24 + 44),  # filled up to a word
+        (1000, 100, "auto", 8 + 128 + 400),  # the bitmap
+        (1000, 10, "auto", 8 + 20 + 40),  # gaps
+        (1_000_000, 3, "auto", 8 + 12 + 12),  # int32: gaps need 15 escapes
+        (1_000_000, 20, "auto", 8 + 2 * (20 + 16) + 80),  # 15 escapes, filled up
+        (50, 50, "auto", 8 + 8 + 200),
+        (0, 0, "auto", 8),
+        (10, 0, "auto", 8),
         # Beyond 2^31 entries plain indices are 8 bytes.
-        (2**31, 1000, "int32", "fp32", 8 + 8000 + 4000),
-        (2**31 - 1, 1000, "int32", "fp32", 8 + 4000 + 4000),
-        (2**31, 100_000, "auto", "fp32", 8 + 2 * (100_000 + 32_766) + 400_000),
-        (2**33, 2**30, "auto", "int8", 8 + 2**30 + 4 * 2**19 + 2**30),
+        (2**31, 1000, "int32", 8 + 8000 + 4000),
+        (2**31 - 1, 1000, "int32", 8 + 4000 + 4000),
+        (2**31, 100_000, "auto", 8 + 2 * (100_000 + 32_766) + 400_000),
+        (2**33, 2**30, "auto", 8 + 2**30 + 2**32),
     ],
 )
-def test_sizes_follow_from_n_and_k(
-    n: int, k: int, indices: str, values: str, expected: int
-) -> None:
-    assert size(n, k, indices, values) == expected
+def test_sizes_follow_from_n_and_k(n: int, k: int, indices: str, expected: int) -> None:
+    assert size(n, k, indices) == expected
 
 
 def test_auto_is_the_smallest_of_all() -> None:
@@ -145,7 +137,7 @@ def test_auto_is_the_smallest_of_all() -> None:
 def test_sizes_say_when_places_cost_more_than_they_must() -> None:
     """At 44.5 M values: gaps below a density of 1 / 16, the bitmap above, int32 for very few."""
     n = 44_549_160
-    picked = {f: int(layout(n, n // f, "auto").coding[0]) for f in (2, 15, 17, 1000, 10**6)}
+    picked = {f: int(SparseLayout((n,), (n // f,)).coding[0]) for f in (2, 15, 17, 1000, 10**6)}
     assert picked == {
         2: sparse.BITMAP, 15: sparse.BITMAP, 17: sparse.DELTA16, 1000: sparse.DELTA16,
         10**6: sparse.INT32,
@@ -157,26 +149,10 @@ def test_wide_places_come_back() -> None:
     places = torch.tensor([0, 1, 65_536, 65_537, 200_000, 2**31, 2**32 + 5, n - 1])
     selection = Selection(torch.ones(8), places, n)
     for indices in ("int32", "delta16"):
-        payload = Sparse.one(selection, indices)
+        payload = Sparse.one(selection, indices=indices)
         coding = sparse.INT64 if indices == "int32" else sparse.DELTA16
         assert payload.layout.coding.tolist() == [coding]
         assert same_bits(chosen(payload).indices, places)
-
-
-def test_values_of_fp16_saturate_and_those_of_int8_are_within_half_a_step() -> None:
-    selection = entries(30_000, 5000)
-    selection.values[:2] = torch.tensor([1e38, -1e6])
-    half = chosen(Sparse.one(selection, values="fp16")).values
-    limited = selection.values.clamp(-65504, 65504)
-    # 11 bits of mantissa: half a unit in the last is 2^-11 relative; below 2^-14, 2^-25 absolute.
-    assert bool(((half - limited).abs() <= limited.abs() * 2.0**-11 + 2.0**-25).all())
-    assert half[:2].tolist() == [65504.0, -65504.0]
-    for start in range(0, 5000, 2048):
-        own = selection.values[start : start + 2048]
-        coded = chosen(Sparse.one(selection, values="int8")).values[start : start + 2048]
-        step = float(own.abs().max()) / 127
-        # Half a step, and float32's roundings of scale, inverse and product: 2^-22 of the largest.
-        assert bool(((coded - own).abs() <= step / 2 + 2.0**-22 * 127 * step).all())
 
 
 def test_what_is_sent_whole_leaves_an_exact_zero() -> None:
@@ -184,17 +160,19 @@ def test_what_is_sent_whole_leaves_an_exact_zero() -> None:
     places = torch.arange(0, 100_000, 7, dtype=torch.int32)
     for indices in CODINGS:
         rest = x.clone()
-        Sparse.one(Selection(x[::7].contiguous(), places, x.numel()), indices).subtract_from_(rest)
+        Sparse.one(
+            Selection(x[::7].contiguous(), places, x.numel()), indices=indices
+        ).subtract_from_(rest)
         assert not rest[::7].any()
         rest[::7] = x[::7]
         assert torch.equal(rest, x)
 
 
-@pytest.mark.parametrize("values", VALUES)
-def test_workers_are_added_in_rank_order_by_any_number_of_threads(values: str) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_workers_are_added_in_rank_order_by_any_number_of_threads(shared: bool) -> None:
     n = 200_001
     payloads = [
-        Sparse.one(entries(n, k, seed), indices, values)
+        Sparse.one(entries(n, k, seed), indices=indices, shared=shared)
         for seed, (k, indices) in enumerate(
             [(9000, "int32"), (40_000, "auto"), (0, "auto"), (500, "delta16"), (500, "bitmap")]
         )
@@ -229,7 +207,7 @@ BROKEN_PLACES = [
 def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
     indices: str, breaks: Callable[[Tensor], None]
 ) -> None:
-    payload = Sparse.one(entries(1000, 50), indices)
+    payload = Sparse.one(entries(1000, 50), indices=indices)
     payload = payload.like([part.clone() for part in payload.parts])
     breaks(sent(payload)[1])
     around = torch.full((1200,), 7.0)
@@ -246,7 +224,7 @@ def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
 @pytest.mark.parametrize("coding", CODINGS)
 def test_wide_indices_of_a_shard_are_sent_as_its_size_needs(coding: str) -> None:
     places = torch.tensor([5, 9, 70_000])
-    payload = Sparse.one(Selection(torch.ones(3), places, 100_000), coding)
+    payload = Sparse.one(Selection(torch.ones(3), places, 100_000), indices=coding)
     assert dense(payload).nonzero().view(-1).tolist() == places.tolist()
     assert sum(part.nbytes for part in sent(payload)) == size(100_000, 3, coding)
 
@@ -256,8 +234,10 @@ def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_number() 
     n = 2**31 + 10
     some = torch.arange(0, n, 2**20)
     for coding in ("auto", "delta16", "int32"):
-        few = Sparse.one(Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), coding)
-        many = Sparse.one(Selection(torch.ones(some.numel()), some, n), coding)
+        few = Sparse.one(
+            Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), indices=coding
+        )
+        many = Sparse.one(Selection(torch.ones(some.numel()), some, n), indices=coding)
         assert {part.dtype for one in (few, many) for part in one.parts} == {torch.int64}
         (other,) = few.announced(many.lengths)
         arrived = other.like([part.clone() for part in many.parts])
@@ -268,16 +248,14 @@ def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_number() 
 def test_a_batch_is_its_tensors_side_by_side_and_each_begins_at_a_multiple_of_8_bytes() -> None:
     selections = [entries(n, k, n) for n, k in ((31, 3), (5000, 0), (200, 7), (70_000, 900))]
     names = tuple("abcd")
-    for indices, values in itertools.product(CODINGS, VALUES):
-        own = Sparse.of(names, Selections.of(selections), indices, values)
+    for indices in CODINGS:
+        own = Sparse.of(names, Selections.of(selections), indices=indices)
         assert own.layout.size == sum(-(-size // 8) * 8 for size in own.layout.tensor_bytes)
         for i, selection in enumerate(selections):
-            alone = Sparse.one(selection, indices, values)
+            alone = Sparse.one(selection, indices=indices)
             assert own.layout.tensor_bytes[i] == num_bytes(alone)
             assert own.layout.floats[i] == alone.num_floats
             kinds = [(part.numel(), part.dtype) for part in sent(alone)]
-            if values != "int8":
-                del kinds[2]  # no scales
             assert list(own.layout.kinds[i]) == kinds
             assert all(
                 same_bits(own.layout.view(own.buffer, i, which), part)

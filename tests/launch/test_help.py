@@ -128,7 +128,7 @@ def test_a_member_is_described_before_and_after_the_flag(
         assert capsys.readouterr().out.splitlines() == lines
     said = " ".join(" ".join(lines).split())
     assert said.startswith("compressor=topk: Exact top-k: the entries of largest magnitude")
-    assert "compressor.indices=auto how places travel; auto takes the fewest bytes. One of" in said
+    assert "compressor.factor=null send one entry of so many: 100 is density 0.01" in said
     assert "It sets: wrap=[per_layer,error_feedback]" in said
     assert page("topk") == lines
 

@@ -25,17 +25,13 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange, in_memory_order
+from dgc_repro.exchange.world import World
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.components import build_compressor, build_policy, unallocated
 from dgc_repro.launch.overrides import composed
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.speed import Sizes
-from dgc_repro.policy.interface import Plan
 from dgc_repro.predict import known
 from dgc_repro.predict.measure import time_exchange, with_method
 from dgc_repro.predict.recommend import (
@@ -339,15 +335,11 @@ def gradients() -> dict[str, Tensor]:
 def test_one_worker_hands_over_what_it_does_among_others(compressor: Compressor) -> None:
     given = gradients()
     seconds, calls = time_exchange(compressor, given, 4)
-    link = Link(SimulatedWire(4), Ledger(), Clock(torch.device("cpu")))
-    exchange = GradientExchange(compressor, gradients(), link)
-    for worker in range(4):
-        own = {
-            n: g.contiguous(memory_format=torch.contiguous_format) for n, g in gradients().items()
-        }
-        exchange.open(worker, own, Plan(0))
-    exchange.finish()
-    assert {name: size for name, (_, size) in calls.items()} == link.ledger.payload_by_collective
+    world = World(4)
+    exchange = Exchange(compressor, gradients(), world)
+    every = [{n: in_memory_order(g).clone() for n, g in gradients().items()} for _ in range(4)]
+    exchange.average(every)
+    assert {name: size for name, (_, size) in calls.items()} == world.ledger.payload_by_collective
     assert seconds > 0
     assert all(torch.equal(given[name], tensor) for name, tensor in gradients().items())
 

@@ -25,7 +25,6 @@ STUDY = Nominal(0.01, 64, [2, 8])
     ("method", "compressor"),
     [
         ("topk", TopK(density=0.01)),
-        ("topk_int32", TopK(density=0.01, indices="int32")),
         ("qsgd", QSGD(levels=64, bucket=None)),
         ("signsgd", EFSignSGD()),
     ],
@@ -36,7 +35,7 @@ def test_payload_and_wire_are_those_in_the_ledger(method: str, compressor: Compr
     exchange = simulation(setting, 2, like)
     play(exchange, setting, [{name: x.clone() for name, x in like.items()} for _ in range(2)])
     rows = {(r["method"], r["workers"]): r for r in STUDY.run(0, Tensors("", SIZES))}
-    ledger = exchange.link.ledger
+    ledger = exchange.world.ledger
     assert rows[method, 2]["payload_bytes"] == ledger.payload_bytes
     assert rows[method, 2]["wire_bytes"] == ledger.metrics()["comm/wire_bytes"]
     assert rows[method, 8]["wire_bytes"] == 7 * ledger.payload_bytes

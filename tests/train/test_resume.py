@@ -36,7 +36,6 @@ IN_EPOCH, BEFORE_EVALUATION, IN_SECOND = (
 )
 LIKE_TOPK = (
     *(
-        "topk coded",
         "threshold",
         "threshold, fixed",
         "dgc_sampled",

@@ -206,13 +206,6 @@ static int quantize(const float *x, const layout_t *layout, int rounding, int32_
     return largest < INFINITE;
 }
 
-/* 8-bit codes and a scale for each `width` values: the layout of CodeLayout(n, width, 8, per_row=True). */
-int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, uint8_t *codes, int threads) {
-    const int64_t rows = n / width, rest = n % width;
-    const layout_t layout = {n, width, rows, rest > 0, rest, 8, 1, 1, 1};
-    return quantize(x, &layout, 0, 0, 127, LARGEST, scales, codes, threads);
-}
-
 /* x = sum of weight * decoded, or x += it, over `count` payloads of one layout, added in their order.
  * A row of x stays in cache while all payloads are added to it. buffers: one a payload; in each, the scales
  * and the packed codes of this tensor begin at the given bytes. */

@@ -1,7 +1,7 @@
 /* Entries at the first places of a keyed permutation, of every tensor of a batch: gather, scatter. The fallbacks
  * and references, kernel/permute.py and payload/keyed.py, give the same places and the same bits.
  */
-#include "values.h"
+#include "segments.h"
 
 #define BLOCK 512 /* places computed together */
 #define ROUNDS 8        /* of a network on more than SMALL bits */
@@ -84,29 +84,22 @@ void dgc_places(int64_t n, int32_t key, int64_t k, int64_t *places, int threads)
 }
 
 /* How the entries of every tensor lie in the buffer of a payload, in bytes. Where keys do not travel, header_at
- * means nothing; nor do scales_at where values are not of 8 bits. */
+ * means nothing. */
 typedef struct {
-    const int64_t *k, *header_at, *scales_at, *coded_at;
-    int32_t kind, travels;
+    const int64_t *k, *header_at, *values_at;
+    int32_t travels;
 } keyed_t;
 
-/* weight * x at the first k places, coded. */
-static void gather(const float *x, int64_t n, int32_t key, float weight, int64_t k, int kind, float *scales,
-                   uint8_t *coded, int threads) {
+/* weight * x at the first k places. */
+static void gather(const float *x, int64_t n, int32_t key, float weight, int64_t k, float *values, int threads) {
     const permutation_t permutation = permutation_of(n, key);
 #pragma omp parallel for num_threads(threads) if (k >= PARALLEL_FROM && threads > 1) schedule(static)
-    for (int64_t start = 0; start < k; start += SCALE_WIDTH) {
-        const int64_t end = k - start < SCALE_WIDTH ? k : start + SCALE_WIDTH;
-        float row[SCALE_WIDTH], *values = kind == FP32 ? (float *)coded + start : row;
-        for (int64_t first = start; first < end; first += BLOCK) {
-            const int count = end - first < BLOCK ? (int)(end - first) : BLOCK;
-            int64_t places[BLOCK];
-            places_of(&permutation, first, count, places);
-            for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 0, 0);
-            for (int i = 0; i < count; i++) values[first - start + i] = x[places[i]] * weight;
-        }
-        if (kind != FP32)
-            code_values(row, end - start, kind, scales + start / SCALE_WIDTH, coded + start * (kind == FP16 ? 2 : 1), 1);
+    for (int64_t first = 0; first < k; first += BLOCK) {
+        const int count = k - first < BLOCK ? (int)(k - first) : BLOCK;
+        int64_t places[BLOCK];
+        places_of(&permutation, first, count, places);
+        for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 0, 0);
+        for (int i = 0; i < count; i++) values[first + i] = x[places[i]] * weight;
     }
 }
 
@@ -115,27 +108,24 @@ void dgc_keyed_gather_all(int64_t count, const int64_t *n, const float *const *x
                           const keyed_t *layout, int scaled, uint8_t *buffer, int threads) {
     EACH_TENSOR(count, layout->k, threads, {
         const int64_t k = layout->k[s];
-        const int64_t header = keys[s] + ((int64_t)layout->kind << 32);
+        const int64_t header = keys[s];
         const float weight = scaled && k ? (float)((double)n[s] / (double)k) : 1.0f;
         if (layout->travels) memcpy(buffer + layout->header_at[s], &header, sizeof header);
-        gather(x[s], n[s], keys[s], weight, k, layout->kind, (float *)(buffer + layout->scales_at[s]),
-               buffer + layout->coded_at[s], inner);
+        gather(x[s], n[s], keys[s], weight, k, (float *)(buffer + layout->values_at[s]), inner);
     })
 }
 
 /* x[place of i] += weight * value i; places are distinct, so threads do not meet. */
-static void scatter(float *x, int64_t n, int32_t key, float weight, int64_t k, int kind, const float *scales,
-                    const uint8_t *coded, int threads) {
+static void scatter(float *x, int64_t n, int32_t key, float weight, int64_t k, const float *values,
+                    int threads) {
     const permutation_t permutation = permutation_of(n, key);
 #pragma omp parallel for num_threads(threads) if (k >= PARALLEL_FROM && threads > 1) schedule(static)
     for (int64_t first = 0; first < k; first += BLOCK) {
         const int count = k - first < BLOCK ? (int)(k - first) : BLOCK;
         int64_t places[BLOCK];
-        float values[BLOCK];
         places_of(&permutation, first, count, places);
         for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 1, 0);
-        decode_values(kind, scales, coded, first, count, values);
-        for (int i = 0; i < count; i++) x[places[i]] += values[i] * weight;
+        for (int i = 0; i < count; i++) x[places[i]] += values[first + i] * weight;
     }
 }
 
@@ -147,8 +137,8 @@ void dgc_keyed_scatter_all(int64_t count, const int64_t *n, float *const *x, int
     EACH_TENSOR(count, n, threads, {
         if (zero) memset(x[s], 0, n[s] * sizeof **x);
         for (int64_t w = 0; w < workers; w++)
-            scatter(x[s], n[s], keys[w][s], weight, layout->k[s], layout->kind,
-                    (const float *)(buffers[w] + layout->scales_at[s]), buffers[w] + layout->coded_at[s], inner);
+            scatter(x[s], n[s], keys[w][s], weight, layout->k[s], (const float *)(buffers[w] + layout->values_at[s]),
+                    inner);
     })
 }
 

@@ -1,10 +1,10 @@
 /* Code the places of chosen entries, and add entries to a tensor, on the CPU. The reference, and the
- * fallback with equal bits, is kernel/sparse.py, which says how places and values are coded.
+ * fallback with equal bits, is kernel/sparse.py, which says how places are coded.
  *
  * What arrived may be broken: nothing is written outside the tensor whatever the codes say, and a
  * payload whose codes do not name as many places as it has values is reported.
  */
-#include "values.h"
+#include "segments.h"
 
 enum { INT32, INT64, DELTA16, BITMAP };
 
@@ -14,11 +14,10 @@ enum { INT32, INT64, DELTA16, BITMAP };
 
 typedef struct {
     const void *places;
-    const void *values;
-    const float *scales;
+    const float *values; /* one for all entries where `shared` says so */
     int64_t k;
     int64_t num_codes; /* of DELTA16 */
-    int32_t coding, kind;
+    int32_t coding, shared;
 } sparse_t;
 
 /* How far a payload has been read: entries, codes (or bits), and the place of the last entry. */
@@ -108,7 +107,10 @@ static int next_places(const sparse_t *source, cursor_t *cursor, int64_t end, in
 /* Values first .. first + count - 1; beyond the end of a broken payload they are zero. */
 static void next_values(const sparse_t *source, int64_t first, int count, float *values) {
     const int valid = (int)at_most(count, at_least(0, source->k - first));
-    decode_values(source->kind, source->scales, source->values, first, valid, values);
+    if (source->shared)
+        for (int i = 0; i < valid; i++) values[i] = source->values[0];
+    else
+        memcpy(values, source->values + first, valid * sizeof *values);
     for (int i = valid; i < count; i++) values[i] = 0;
 }
 
@@ -182,7 +184,7 @@ static int decode(const sparse_t *source, int64_t n, int wide, void *indices, fl
  * bytes (num_words). */
 static void encode_places(const void *indices, int wide, int64_t k, int64_t n, int coding, void *codes,
                           int64_t num_words, int threads) {
-    const sparse_t source = {indices, 0, 0, k, 0, wide ? INT64 : INT32, FP32};
+    const sparse_t source = {indices, 0, k, 0, wide ? INT64 : INT32, 0};
     if (coding == DELTA16) {
         uint16_t *to = codes, *const end = to + 2 * num_words; /* places that do not ascend need more */
         int64_t last = -1;
@@ -213,14 +215,14 @@ static void encode_places(const void *indices, int wide, int64_t k, int64_t n, i
 
 /* How the tensors of a batch lie in the buffer of a payload: for each tensor, in bytes, and in numbers. */
 typedef struct {
-    const int64_t *k, *header_at, *words_at, *scales_at, *coded_at, *num_words, *headers;
+    const int64_t *k, *header_at, *words_at, *values_at, *num_words, *headers;
     const int32_t *coding;
 } layout_t;
 
-static sparse_t source_of(const layout_t *layout, int64_t s, const uint8_t *buffer, int kind) {
+static sparse_t source_of(const layout_t *layout, int64_t s, const uint8_t *buffer, int shared) {
     return (sparse_t){
-        buffer + layout->words_at[s], buffer + layout->coded_at[s], (const float *)(buffer + layout->scales_at[s]),
-        layout->k[s], layout->coding[s] == DELTA16 ? 2 * layout->num_words[s] : 0, layout->coding[s], kind,
+        buffer + layout->words_at[s], (const float *)(buffer + layout->values_at[s]), layout->k[s],
+        layout->coding[s] == DELTA16 ? 2 * layout->num_words[s] : 0, layout->coding[s], shared,
     };
 }
 
@@ -228,13 +230,13 @@ static sparse_t source_of(const layout_t *layout, int64_t s, const uint8_t *buff
  * `zero` says so. layouts, buffers: one a worker. Whether a payload is broken: another header than announced,
  * or places that are none. */
 int dgc_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t workers,
-                        const layout_t *layouts, const uint8_t *const *buffers, int kind, float weight,
+                        const layout_t *layouts, const uint8_t *const *buffers, int shared, float weight,
                         int zero, int threads) {
     EACH_TENSOR(count, n, threads, {
         sparse_t sources[workers];
         int wrong = 0;
         for (int64_t w = 0; w < workers; w++) {
-            sources[w] = source_of(layouts + w, s, buffers[w], kind);
+            sources[w] = source_of(layouts + w, s, buffers[w], shared);
             wrong |= memcmp(buffers[w] + layouts[w].header_at[s], layouts[w].headers + s, 8) != 0;
         }
         bad |= wrong || scatter(x[s], n[s], (int)workers, sources, weight, zero, inner) >= 0;
@@ -246,7 +248,7 @@ int dgc_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t wo
 void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const layout_t *layout,
                      const uint8_t *buffer, int threads) {
     EACH_TENSOR(count, n, threads, {
-        const sparse_t source = source_of(layout, s, buffer, FP32);
+        const sparse_t source = source_of(layout, s, buffer, 0);
         cursor_t cursor = {0, 0, -1};
         for (;;) {
             int64_t places[BATCH];
@@ -260,10 +262,10 @@ void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const lay
 
 /* Places and values of the entries of every tensor, those of tensor s from starts[s] on. Whether the places
  * of a tensor are broken. */
-int dgc_sparse_decode_all(int64_t count, const int64_t *n, const layout_t *layout, int kind, const uint8_t *buffer,
+int dgc_sparse_decode_all(int64_t count, const int64_t *n, const layout_t *layout, int shared, const uint8_t *buffer,
                           const int64_t *starts, int wide, void *indices, float *values, int threads) {
     EACH_TENSOR(count, layout->k, threads, {
-        const sparse_t source = source_of(layout, s, buffer, kind);
+        const sparse_t source = source_of(layout, s, buffer, shared);
         bad |= !decode(&source, n[s], wide, (uint8_t *)indices + starts[s] * (wide ? 8 : 4), values + starts[s]);
     })
     return bad;
@@ -271,7 +273,7 @@ int dgc_sparse_decode_all(int64_t count, const int64_t *n, const layout_t *layou
 
 /* Write headers, places and values of the chosen entries of every tensor into the buffer of a payload.
  * values, indices (64 bits where `wide`): of all tensors, the first of tensor s at starts[s]. */
-void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layout, int kind,
+void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layout, int shared,
                            const float *values, const void *indices, int wide, const int64_t *starts,
                            uint8_t *buffer, int threads) {
     EACH_TENSOR(count, n, threads, {
@@ -279,7 +281,6 @@ void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layo
         const float *from = values + starts[s];
         const void *places = (const uint8_t *)indices + starts[s] * (wide ? 8 : 4);
         uint8_t *words = buffer + layout->words_at[s];
-        uint8_t *coded = buffer + layout->coded_at[s];
         memcpy(buffer + layout->header_at[s], layout->headers + s, 8);
         if (layout->coding[s] == (wide ? INT64 : INT32))
             memcpy(words, places, k * (wide ? 8 : 4));
@@ -287,6 +288,10 @@ void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layo
             for (int64_t i = 0; i < k; i++) ((int32_t *)words)[i] = (int32_t)((const int64_t *)places)[i];
         else
             encode_places(places, wide, k, n[s], layout->coding[s], words, layout->num_words[s], inner);
-        code_values(from, k, kind, (float *)(buffer + layout->scales_at[s]), coded, inner);
+        float *to = (float *)(buffer + layout->values_at[s]);
+        if (shared)
+            *to = k ? *from : 0;
+        else
+            memcpy(to, from, k * sizeof *to);
     })
 }

@@ -1,7 +1,7 @@
 """Entries at the first places of a keyed permutation, of all tensors of a batch (c/permute.c).
 
-Tables of a layout, one row each (i64): values of each tensor, entries, bits of the permutation, where header,
-scales and values begin in the buffer."""
+Tables of a layout, one row each (i64): values of each tensor, entries, bits of the permutation, where header
+and values begin in the buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import Numbers, fixed, floats, hashed, kernel, launch, tile, tiles
-from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
+from dgc_repro.kernel.gpu.sparse import ENTRIES
 
 WARPS = 8  # a thread hashes 8 numbers: with 16 it spills registers
 
@@ -29,7 +29,6 @@ class Keys(Hashable, Protocol):
     sizes: Numbers
     counts: Numbers
     starts: npt.NDArray[np.int64]
-    kind: int
     travels: bool
 
 
@@ -37,9 +36,8 @@ def gather(x: Batch, layout: Keys, keys: Tensor, buffer: Tensor, *, scaled: bool
     """Write headers and values. keys: i32[tensors]; ``scaled``: n / k times the values."""
     programs = tuple([max(1, count) for count in tiles(layout.counts, ENTRIES)])
     launch(
-        buffer, _gather, programs, _table(layout), len(x), x, [buffer], keys, SHARE,
-        KIND=layout.kind, TRAVELS=layout.travels, SCALED=scaled, TILE=ENTRIES,
-        num_warps=WARPS,
+        buffer, _gather, programs, _table(layout), len(x), x, [buffer], keys, TRAVELS=layout.travels,
+        SCALED=scaled, TILE=ENTRIES, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -55,20 +53,20 @@ def add_up(
     if not accumulate:
         dense.zero(x)
     for keys, buffer in sources:
-        _visit(x, layout, keys, buffer, layout.kind, weight, zero=False)
+        _visit(x, layout, keys, buffer, weight, zero=False)
 
 
 def zero_at(x: Batch, layout: Keys, keys: Tensor) -> None:
     """x = 0 where a payload has entries."""
-    _visit(x, layout, keys, keys, 0, 0.0, zero=True)
+    _visit(x, layout, keys, keys, 0.0, zero=True)
 
 
 def _visit(
-    x: Batch, layout: Keys, keys: Tensor, buffer: Tensor, kind: int, weight: float, *, zero: bool
+    x: Batch, layout: Keys, keys: Tensor, buffer: Tensor, weight: float, *, zero: bool
 ) -> None:
     launch(
         x.tensors[0], _scatter, tiles(layout.counts, ENTRIES), _table(layout), len(x), x, [buffer],
-        keys, weight, KIND=kind, ZERO=zero, TILE=ENTRIES, num_warps=WARPS,
+        keys, weight, ZERO=zero, TILE=ENTRIES, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -114,7 +112,7 @@ def _entries(table, num, s, t, keys, TILE: tl.constexpr):
 
 @kernel
 def _gather(
-    owner, first, table, num, x, buffers, keys, share, KIND: tl.constexpr, TRAVELS: tl.constexpr,
+    owner, first, table, num, x, buffers, keys, TRAVELS: tl.constexpr,
     SCALED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     s, t = tile(owner, first)
@@ -122,18 +120,18 @@ def _gather(
     i, there, place = _entries(table, num, s, t, keys, TILE)
     if TRAVELS:
         header = (buffer + tl.load(table + 3 * num + s)).to(tl.pointer_type(tl.int64))
-        tl.store(header, tl.load(keys + s).to(tl.int64) + KIND * 4294967296, mask=t == 0)
+        tl.store(header, tl.load(keys + s).to(tl.int64), mask=t == 0)
     value = tl.load(floats(x, s) + place, mask=there, other=0.0)
     if SCALED:
         n, k = tl.load(table + s).to(tl.float64), tl.load(table + num + s).to(tl.float64)
         value = value * (n / k).to(tl.float32)
-    scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
-    store_coded(scales, coded, t, i, there, value, share, KIND)
+    to = (buffer + tl.load(table + 4 * num + s)).to(tl.pointer_type(tl.float32))
+    tl.store(to + i, value, mask=there)
 
 
 @kernel
 def _scatter(
-    owner, first, table, num, x, buffers, keys, weight, KIND: tl.constexpr, ZERO: tl.constexpr,
+    owner, first, table, num, x, buffers, keys, weight, ZERO: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     s, t = tile(owner, first)
@@ -143,6 +141,6 @@ def _scatter(
     if ZERO:
         tl.store(to, place.to(tl.float32) * 0.0, mask=there)
     else:
-        scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
-        value = decoded(scales, coded, i, there, KIND) * weight
+        sent = (buffer + tl.load(table + 4 * num + s)).to(tl.pointer_type(tl.float32))
+        value = tl.load(sent + i, mask=there, other=0.0) * weight
         tl.store(to, tl.load(to, mask=there, other=0.0) + value, mask=there)

@@ -1,9 +1,9 @@
 """Write the chosen entries of all tensors of a batch into a payload, and add payloads up (c/sparse.c).
 
-Tables of a payload, one row each (i64): values of each tensor, entries, where header, places, scales and
-values begin in the buffer, words of the places, header, coding (kernel/sparse.py says how places and values
-are coded). What arrives is not checked against its headers: nothing is written outside a tensor, but a
-broken payload is not reported."""
+Tables of a payload, one row each (i64): values of each tensor, entries, where header, places and values
+begin in the buffer, words of the places, header, coding (kernel/sparse.py says how places are coded). What
+arrives is not checked against its headers: nothing is written outside a tensor, but a broken payload is not
+reported."""
 
 from __future__ import annotations
 
@@ -24,51 +24,47 @@ from dgc_repro.kernel.gpu.launch import (
     Numbers,
     fixed,
     floats,
-    inverse,
     kernel,
     launch,
     listing,
-    magnitude,
     scan,
     tile,
     tiles,
 )
 
-ENTRIES = 2048  # a tile of an encoder: kernel/sparse.py's SCALE_WIDTH
+ENTRIES = 2048  # a tile of an encoder
 WORDS = 256  # a tile of a decoder
 FEW = tl.constexpr(64)  # words of a bitmap at a time
 DELTA16, BITMAP = 2, 3
-SHARE = float(np.float32(1 / 127))  # of the largest magnitude: the scale of 8-bit codes
 ESCAPE = tl.constexpr(65535)
-ROUND = tl.constexpr(1.5 * 2.0**23)  # added and taken away, it rounds what is below 2^22
 
-Table = npt.NDArray[np.int64]  # [9, tensors]
+Table = npt.NDArray[np.int64]  # [8, tensors]
 
 
 def encode(
-    table: Table, kind: int, values: Tensor, indices: Tensor, starts: Table, buffer: Tensor
+    table: Table, shared: bool, values: Tensor, indices: Tensor, starts: Table, buffer: Tensor
 ) -> None:
     """Write headers, places and values. values: f32; indices: i32 or i64; of tensor s from starts[s]."""
     num = table.shape[1]
-    k, words = _row(table, 1), _row(table, 6)
+    k, words = _row(table, 1), _row(table, 5)
     tile_words = tuple([max(1, count) for count in tiles(words, ENTRIES)])
     launch(
-        buffer, _begin, tile_words, table, num, [buffer], values, tuple(starts.tolist()), KIND=kind,
+        buffer, _begin, tile_words, table, num, [buffer], values, tuple(starts.tolist()), SHARED=shared,
         TILE=ENTRIES,
     )  # fmt: skip
     counts = tiles(k, ENTRIES)
     escapes = torch.zeros(1, sum(counts), dtype=torch.int32, device=buffer.device)
     given = table, num, indices, tuple(starts.tolist()), escapes
-    if DELTA16 in table[8] or listing(buffer):
+    if DELTA16 in table[7] or listing(buffer):
         launch(buffer, _escapes, counts, *given, TILE=ENTRIES)
         scan(escapes, counts)
-    launch(buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind, TILE=ENTRIES)
+    launch(buffer, _write, counts, *given, values, [buffer], SHARED=shared, TILE=ENTRIES)
 
 
 def add_up(
     x: Batch,
     sources: Sequence[tuple[Table, Tensor]],
-    kind: int,
+    shared: bool,
     weight: float,
     *,
     accumulate: bool,
@@ -76,27 +72,27 @@ def add_up(
     """x = or += weight * every payload (its table and its buffer), in their order."""
     if not accumulate:
         dense.zero(x)
-    _visit(x.tensors[0], sources, kind, x, weight, zero=False)
+    _visit(x.tensors[0], sources, shared, x, weight, zero=False)
 
 
 def zero_at(x: Batch, table: Table, buffer: Tensor) -> None:
     """x = 0 where the payload has entries."""
-    _visit(x.tensors[0], [(table, buffer)], 0, x, zero=True)
+    _visit(x.tensors[0], [(table, buffer)], False, x, zero=True)
 
 
 def decode(
-    table: Table, kind: int, buffer: Tensor, values: Tensor, indices: Tensor, starts: Table
+    table: Table, shared: bool, buffer: Tensor, values: Tensor, indices: Tensor, starts: Table
 ) -> None:
     """Write values and places of the entries, as `encode` takes them. Entries that a broken payload lacks are
     zeros."""
     values.zero_()
     indices.zero_()
     to = values, indices, tuple(starts.tolist())
-    _visit(values, [(table, buffer)], kind, None, 1.0, *to, zero=False)
+    _visit(values, [(table, buffer)], shared, None, 1.0, *to, zero=False)
 
 
 def _visit(
-    on: Tensor, sources: Sequence[tuple[Table, Tensor]], kind: int, x: Batch | None, weight: float = 0.0,
+    on: Tensor, sources: Sequence[tuple[Table, Tensor]], shared: bool, x: Batch | None, weight: float = 0.0,
     values: Tensor | None = None, indices: Tensor | None = None, starts: Numbers | None = None,
     *, zero: bool,
 ) -> None:  # fmt: skip
@@ -116,7 +112,7 @@ def _visit(
     for source, ((_, buffer), of_one, start) in enumerate(each):
         launch(
             on, _put, of_one, visit.joined, num * len(sources), num * source, x, [buffer], before, start,
-            visit.total, weight, values, indices, starts, KIND=kind, ZERO=zero, WORDS_EACH=WORDS,
+            visit.total, weight, values, indices, starts, SHARED=shared, ZERO=zero, WORDS_EACH=WORDS,
         )  # fmt: skip
 
 
@@ -127,11 +123,11 @@ class _Visit:
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
-        self.counts = [tiles(_row(table, 6), WORDS) for table in tables]
+        self.counts = [tiles(_row(table, 5), WORDS) for table in tables]
         self.every = tuple([count for of_one in self.counts for count in of_one])
         *self.starts, self.total = accumulate([sum(of_one) for of_one in self.counts], initial=0)
         self.joined = fixed(np.concatenate(tables, 1))
-        self.is_coded = bool(np.isin(self.joined[8], (DELTA16, BITMAP)).any())
+        self.is_coded = bool(np.isin(self.joined[7], (DELTA16, BITMAP)).any())
 
 
 _VISITS: dict[tuple[int, ...], _Visit] = {}  # by the ids of tables, which are `fixed` and kept
@@ -153,22 +149,22 @@ def _row(table: Table, number: int) -> Numbers:
 
 @kernel
 def _begin(
-    owner, first, table, num, buffers, values, starts, KIND: tl.constexpr, TILE: tl.constexpr
+    owner, first, table, num, buffers, values, starts, SHARED: tl.constexpr, TILE: tl.constexpr
 ):
     """Write headers, and clear the places: no bits in a bitmap, escapes elsewhere."""
     s, t = tile(owner, first)
     buffer = tl.load(buffers)
     if t == 0:
         header = (buffer + tl.load(table + 2 * num + s)).to(tl.pointer_type(tl.int64))
-        tl.store(header, tl.load(table + 7 * num + s))
-        if KIND == 3:
-            shared = (buffer + tl.load(table + 5 * num + s)).to(tl.pointer_type(tl.float32))
+        tl.store(header, tl.load(table + 6 * num + s))
+        if SHARED:
+            shared = (buffer + tl.load(table + 4 * num + s)).to(tl.pointer_type(tl.float32))
             k = tl.load(table + num + s)
             tl.store(shared, tl.load(values + tl.load(starts + s), mask=k > 0, other=0.0))
-    coding = tl.load(table + 8 * num + s)
+    coding = tl.load(table + 7 * num + s)
     words = (buffer + tl.load(table + 3 * num + s)).to(tl.pointer_type(tl.int32))
     i = t * TILE + tl.arange(0, TILE)
-    there = (i < tl.load(table + 6 * num + s)) & (i * 0 + coding >= 2)
+    there = (i < tl.load(table + 5 * num + s)) & (i * 0 + coding >= 2)
     tl.store(words + i, tl.zeros((TILE,), tl.int32) - tl.where(coding == 2, 1, 0), mask=there)
 
 
@@ -193,11 +189,11 @@ def _escapes(owner, first, table, num, indices, starts, found, TILE: tl.constexp
 
 @kernel
 def _write(
-    owner, first, table, num, indices, starts, escapes_before, values, buffers, share,
-    KIND: tl.constexpr, TILE: tl.constexpr,
+    owner, first, table, num, indices, starts, escapes_before, values, buffers,
+    SHARED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     s, t = tile(owner, first)
-    buffer, coding = tl.load(buffers), tl.load(table + 8 * num + s)
+    buffer, coding = tl.load(buffers), tl.load(table + 7 * num + s)
     i, there, place, last, escapes = _entries(table, num, s, t, indices, starts, TILE)
     words = buffer + tl.load(table + 3 * num + s)
     narrow = words.to(tl.pointer_type(tl.int32))
@@ -212,46 +208,18 @@ def _write(
     else:
         bit = (tl.zeros((TILE,), tl.int32) + 1) << (place & 31).to(tl.int32)
         tl.atomic_or(narrow + place // 32, bit, mask=there, sem="relaxed")
-    if KIND != 3:
+    if not SHARED:
         value = tl.load(values + tl.load(starts + s) + i, mask=there, other=0.0)
-        scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
-        store_coded(scales, coded, t, i, there, value, share, KIND)
+        to = (buffer + tl.load(table + 4 * num + s)).to(tl.pointer_type(tl.float32))
+        tl.store(to + i, value, mask=there)
 
 
 @jit
-def store_coded(scales, coded, t, i, there, value, share, KIND: tl.constexpr):
-    """Values as they travel, of tile t: whole, halves, or 8-bit codes with one scale."""
-    if KIND == 0:
-        tl.store(coded.to(tl.pointer_type(tl.float32)) + i, value, mask=there)
-    elif KIND == 1:
-        value = tl.where(value > 65504.0, 65504.0, tl.where(value < -65504.0, -65504.0, value))
-        tl.store(coded.to(tl.pointer_type(tl.float16)) + i, value.to(tl.float16), mask=there)
-    else:
-        scale = tl.max(magnitude(value), 0).to(tl.float32, bitcast=True) * share
-        first = tl.sum(there.to(tl.int32), 0) > 0
-        tl.store(scales.to(tl.pointer_type(tl.float32)) + t, scale, mask=first)
-        y = value * tl.where(scale >= 1.1754943508222875e-38, inverse(scale), 0.0)
-        y = tl.where(y < -127.0, -127.0, tl.where(y > 127.0, 127.0, y))
-        y = tl.where(y == y, (y + ROUND) - ROUND, 0.0)  # a NaN has the code of zero, as in C
-        code = (y.to(tl.int32) + 127).to(tl.uint8)
-        tl.store(coded.to(tl.pointer_type(tl.uint8)) + i, code, mask=there)
-
-
-@jit
-def decoded(scales, coded, entry, there, KIND: tl.constexpr):
+def _values(sent, entry, there, SHARED: tl.constexpr):
     """The values of these entries."""
-    if KIND == 3:
-        value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry * 0, mask=there, other=0.0)
-    elif KIND == 0:
-        value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry, mask=there, other=0.0)
-    elif KIND == 1:
-        half = tl.load(coded.to(tl.pointer_type(tl.float16)) + entry, mask=there, other=0.0)
-        value = half.to(tl.float32)
-    else:
-        code = tl.load(coded.to(tl.pointer_type(tl.uint8)) + entry, mask=there, other=127)
-        at = scales.to(tl.pointer_type(tl.float32)) + entry // 2048
-        value = (code.to(tl.int32) - 127).to(tl.float32) * tl.load(at, mask=there, other=0.0)
-    return value
+    if SHARED:
+        entry = entry * 0
+    return tl.load(sent + entry, mask=there, other=0.0)
 
 
 @jit
@@ -284,7 +252,7 @@ def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl
     """How far each tile of words goes on, and how many entries it has."""
     s, t = tile(owner, first)
     words = tl.load(buffers + s) + tl.load(table + 3 * num + s)
-    num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
+    num_words, coding = tl.load(table + 5 * num + s), tl.load(table + 7 * num + s)
     passed, entries = coding * 0, coding * 0
     if coding == 2:
         steps, found = _codes(words, num_words, t, WORDS_EACH)
@@ -299,30 +267,30 @@ def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl
 @kernel
 def _put(
     owner, first, table, num, column, x, buffers, before, start, num_tiles, weight, values, indices, starts,
-    KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
+    SHARED: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
     """x[place] += weight * value, or = 0, for the entries of a tile of words; or list places and values.
     ``column``: of the first tensor of this payload in the table."""
     s, t = tile(owner, first)
     table += column
     words = tl.load(buffers) + tl.load(table + 3 * num + s)
-    num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
+    num_words, coding = tl.load(table + 5 * num + s), tl.load(table + 7 * num + s)
     here = before + start + tl.program_id(0)
     passed, earlier = tl.load(here), tl.load(here + num_tiles)
     if coding == 2:
         steps, found = _codes(words, num_words, t, WORDS_EACH)
         place, entry = passed + tl.cumsum(steps, 0) - 1, earlier + tl.cumsum(found, 0) - 1
         _put_at(
-            table, num, s, x, buffers, place, entry, found > 0, weight, values, indices, starts, KIND, ZERO
+            table, num, s, x, buffers, place, entry, found > 0, weight, values, indices, starts, SHARED, ZERO
         )  # fmt: skip
     elif coding == 3:
         _put_bits(
-            table, num, s, t, x, buffers, words, num_words, earlier, weight, values, indices, starts, KIND,
+            table, num, s, t, x, buffers, words, num_words, earlier, weight, values, indices, starts, SHARED,
             ZERO, WORDS_EACH,
         )  # fmt: skip
     else:
         _put_plain(
-            table, num, s, t, x, buffers, words, coding, weight, values, indices, starts, KIND, ZERO,
+            table, num, s, t, x, buffers, words, coding, weight, values, indices, starts, SHARED, ZERO,
             WORDS_EACH,
         )  # fmt: skip
 
@@ -330,7 +298,7 @@ def _put(
 @jit
 def _put_bits(
     table, num, s, t, x, buffers, words, num_words, earlier, weight, values, indices, starts,
-    KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
+    SHARED: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
     """So many words at a time that the 32 entries of each fit into registers."""
     bit = tl.arange(0, 32).to(tl.uint32)[None, :]
@@ -343,14 +311,14 @@ def _put_bits(
         place = (part * FEW + tl.arange(0, FEW))[:, None] * 32 + tl.arange(0, 32)[None, :]
         found = ((word[:, None] >> bit) & 1) != 0
         _put_at(
-            table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
+            table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, SHARED, ZERO
         )  # fmt: skip
         earlier += tl.sum(counts, 0)
 
 
 @jit
 def _put_plain(
-    table, num, s, t, x, buffers, words, coding, weight, values, indices, starts, KIND: tl.constexpr,
+    table, num, s, t, x, buffers, words, coding, weight, values, indices, starts, SHARED: tl.constexpr,
     ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
     at = tl.arange(0, WORDS_EACH)
@@ -362,27 +330,40 @@ def _put_plain(
     large = tl.load(words.to(tl.pointer_type(tl.int64)) + entry, mask=found & wide, other=0)
     place = place.to(tl.int64) + large
     _put_at(
-        table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
+        table,
+        num,
+        s,
+        x,
+        buffers,
+        place,
+        entry,
+        found,
+        weight,
+        values,
+        indices,
+        starts,
+        SHARED,
+        ZERO,
     )
 
 
 @jit
 def _put_at(
-    table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND: tl.constexpr,
+    table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, SHARED: tl.constexpr,
     ZERO: tl.constexpr,
 ):  # fmt: skip
     buffer = tl.load(buffers)
-    scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
+    sent = (buffer + tl.load(table + 4 * num + s)).to(tl.pointer_type(tl.float32))
     found = found & (place >= 0) & (place < tl.load(table + s))
     found = found & (entry < tl.load(table + num + s))
     if x is None:
         at = tl.load(starts + s) + entry
-        tl.store(values + at, decoded(scales, coded, entry, found, KIND), mask=found)
+        tl.store(values + at, _values(sent, entry, found, SHARED), mask=found)
         tl.store(indices + at, place.to(indices.dtype.element_ty), mask=found)
     else:
         to = floats(x, s) + place
         if ZERO:
             tl.store(to, place.to(tl.float32) * 0.0, mask=found)
         else:
-            value = decoded(scales, coded, entry, found, KIND) * weight
+            value = _values(sent, entry, found, SHARED) * weight
             tl.store(to, tl.load(to, mask=found, other=0.0) + value, mask=found)

@@ -70,7 +70,7 @@ def _(leaf: Sharded, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
         pieces: list[Parts] = []
         for start, end in stretches:
             k = int(((strongest >= start) & (strongest < end)).sum())
-            pieces.append(sparse_parts(end - start, k, "auto", "fp32"))
+            pieces.append(sparse_parts(end - start, k))
         start, end = stretches[worker]
         (average,) = asks(strongest_k, flat[start:end], floats)  # type: ignore[misc]
         return _to_all(pieces, "alltoall_ragged"), Asked("ragged", average.parts)

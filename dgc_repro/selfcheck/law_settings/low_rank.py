@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -100,13 +99,7 @@ def _(leaf: RandomK, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     n = tensor.numel()
     k = min(n, max(1, round(n * (leaf.density or 1 / (leaf.factor or 100)))))
     key = () if leaf.shared else ((1, 8),)
-    of_values = {
-        "fp32": ((k, 4),),
-        "fp16": ((k, 2),),
-        "int8": ((math.ceil(k / 2048), 4), (k, 1)),
-    }
-    kind = "mean" if leaf.shared and leaf.values != "int8" else "gather"
-    return (Asked(kind, (*key, *of_values[leaf.values])),)
+    return (Asked("mean" if leaf.shared else "gather", (*key, (k, 4))),)
 
 
 def _sees_energies(energies: Tensor) -> int:
@@ -115,19 +108,7 @@ def _sees_energies(energies: Tensor) -> int:
 
 _LOSES = {"conservation": "keeps no residual: what is not chosen is lost"}
 _RANDOM_LADDER = Ladder((Dense(), RandomK(0.5), RandomK(0.05)))
-_CODED_LADDER = Ladder((Dense(), *(RandomK(d, shared=False, values="int8") for d in (0.7, 0.05))))
-
-
-def _coded(name: str, leaf: RandomK) -> tuple[Setting, Setting]:
-    """Alone and under error feedback. Shared halves are averaged as such: relative error 2^-11, smallest
-    step 2^-24."""
-    name = f"randomk-{name}-{leaf.values}"
-    alone = Setting(name, leaf, excuses=_LOSES)
-    if leaf.shared and leaf.values == "fp16":
-        alone = replace(alone, eps=2.0**-11, smallest=2.0**-24)
-    fed = replace(alone, name=f"ef-{name}", compressor=ErrorFeedback(leaf), excuses=FED_BACK)
-    return alone, fed
-
+_OWN_LADDER = Ladder((Dense(), *(RandomK(d, shared=False) for d in (0.7, 0.05))))
 
 SETTINGS += (
     *(
@@ -142,14 +123,6 @@ SETTINGS += (
         )
         for shared in (True, False)
     ),
-    *(
-        setting
-        for shared in (True, False)
-        for values in ("fp16", "int8")
-        for setting in _coded(
-            "shared" if shared else "apart", RandomK(0.7, shared=shared, values=values)
-        )
-    ),
     Setting("ef-randomk", ErrorFeedback(RandomK(factor=20)), excuses=FED_BACK),
     Setting("ef-randomk-apart", ErrorFeedback(RandomK(0.1, shared=False)), excuses=FED_BACK),
     Setting(
@@ -160,8 +133,8 @@ SETTINGS += (
         FED_BACK,
     ),
     Setting(
-        "ef-randomk-int8-ladder-chooses",
-        ErrorFeedback(_CODED_LADDER),
+        "ef-randomk-apart-ladder-chooses",
+        ErrorFeedback(_OWN_LADDER),
         Plan(None, candidates=(1, 2)),
         _sees_energies,
         FED_BACK,

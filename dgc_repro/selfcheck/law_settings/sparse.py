@@ -20,25 +20,14 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 
-_A_FLOAT = {"fp32": 1, "fp16": 2, "int8": 4}  # values in the size of one float32
 _NO_RESIDUAL = {"conservation": "keeps no residual: what is not chosen is lost"}
 
 
-def sparse_parts(n: int, k: int, indices: str, values: str) -> tuple[tuple[int, int], ...]:
-    """The parts of k of n entries (n < 2^31): header, words of the places, scales, values. Written
-    down from the docstring of kernel/sparse.py, for every sparsifier of this file."""
-    words = {
-        "int32": k,
-        "delta16": math.ceil((k + (n - k) // 65535) / 2),
-        "bitmap": math.ceil(n / 32),
-    }
-    places = min(words.values()) if indices == "auto" else words[indices]
-    of_values = {
-        "fp32": ((k, 4),),
-        "fp16": ((k, 2),),
-        "int8": ((math.ceil(k / 2048), 4), (k, 1)),
-    }
-    return ((1, 8), (places, 4), *of_values[values])
+def sparse_parts(n: int, k: int) -> tuple[tuple[int, int], ...]:
+    """The parts of k of n entries (n < 2^31): header, words of the places, values. Written down from the
+    docstring of kernel/sparse.py, for every sparsifier of this file."""
+    places = min(k, math.ceil((k + (n - k) // 65535) / 2), math.ceil(n / 32))
+    return ((1, 8), (places, 4), (k, 4))
 
 
 @asks.register
@@ -46,10 +35,10 @@ def _(leaf: TopK, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     n = tensor.numel()
     density = leaf.density or 1 / (leaf.factor or 100)
     k = min(n, max(1, round(n * density)))
-    return (Asked("gather", sparse_parts(n, k, leaf.indices, leaf.values)),)
+    return (Asked("gather", sparse_parts(n, k)),)
 
 
-_LADDER = Ladder((Dense(), TopK(0.5), TopK(factor=10, indices="delta16"), TopK(0.01)))
+_LADDER = Ladder((Dense(), TopK(0.5), TopK(factor=10), TopK(0.01)))
 _PROBE = Plan(None, candidates=(1, 2))
 
 
@@ -58,22 +47,10 @@ def _sees_energies(energies: Tensor) -> int:
     return 2 if float(energies[2]) > 0.6 * float(energies[0]) else 1
 
 
-# Top-k, its codings, and ladders of it.
+# Top-k, and ladders of it.
 _TOPK = (
     *(Setting(f"topk-{d:g}", TopK(d), excuses=_NO_RESIDUAL) for d in (1.0, 0.25, 0.01)),
-    *(
-        Setting(f"topk-{d:g}-{i}-{v}", TopK(d, None, i, v), excuses=_NO_RESIDUAL)
-        for d, i, v in (
-            (0.25, "int32", "fp32"),
-            (0.25, "delta16", "fp16"),
-            (0.01, "bitmap", "int8"),
-            (1.0, "bitmap", "fp16"),
-            (1.0, "delta16", "int8"),
-        )
-    ),
     Setting("ef-topk", ErrorFeedback(TopK(factor=20)), excuses=FED_BACK),
-    Setting("ef-topk-int8", ErrorFeedback(TopK(factor=3, values="int8")), excuses=FED_BACK),
-    Setting("ef-topk-fp16", ErrorFeedback(TopK(factor=3, values="fp16")), excuses=FED_BACK),
     Setting("ladder-topk", _LADDER, Plan(2, {"mixed": 3, "huge": 0}), excuses=_NO_RESIDUAL),
     Setting("ladder-topk-chooses", _LADDER, _PROBE, _sees_energies, _NO_RESIDUAL),
     Setting(
@@ -99,10 +76,9 @@ SETTINGS: tuple[Setting, ...] = (*_TOPK,)
 def _(
     leaf: Threshold | DGCSampled | RedSync | SIDCo, tensor: Tensor, floats: float
 ) -> tuple[Asked, ...]:
-    k = int(floats * _A_FLOAT[leaf.values])
     if isinstance(leaf, RedSync) and leaf.quantized:  # as they are set here: one entry a tensor
         return (Asked("ragged", ((1, 8), (min(1, tensor.numel()), 4), (1, 4))),)
-    return (Asked("ragged", sparse_parts(tensor.numel(), k, leaf.indices, leaf.values)),)
+    return (Asked("ragged", sparse_parts(tensor.numel(), int(floats))),)
 
 
 SETTINGS += (
@@ -118,8 +94,6 @@ SETTINGS += (
             ("sidco-exponential", SIDCo(0.05)),
             ("sidco-gamma", SIDCo(0.05, fit="gamma", stages=1)),
             ("sidco-pareto", SIDCo(0.05, fit="pareto")),
-            ("threshold-bitmap-fp16", Threshold(0.25, indices="bitmap", values="fp16")),
-            ("dgc_sampled-int32-int8", DGCSampled(0.25, indices="int32", values="int8")),
         )
     ),
     *(
@@ -130,7 +104,6 @@ SETTINGS += (
             ("redsync", RedSync(factor=20, search_from=0)),
             ("redsync-quantized", RedSync(1e-4, quantized=True)),
             ("sidco", SIDCo(factor=20, fit="gamma")),
-            ("sidco-delta16-fp16", SIDCo(factor=20, indices="delta16", values="fp16")),
         )
     ),
     *(
