@@ -3,7 +3,7 @@
 Paper: Zheng, Huang, Kwok, "Communication-efficient distributed blockwise momentum SGD with
 error-feedback", NeurIPS 2019 (arXiv:1905.10936), dist-EF-blockSGD with Nesterov's momentum: the
 worker's side.
-Asks: what the wrapped compressor asks. Keeps 8 n bytes (and spares of the same size).
+Asks: what the wrapped compressor asks. Keeps 8 n bytes.
 Differs: the server's side (the mean compressed once more, with a residual there) is not part of it:
 the mean of what the workers sent reaches them as it is. A block is a tensor, as in the paper's
 experiments (``exchange.unit=layer``), and its scale is the wrapped compressor's: with signs scaled by

@@ -4,7 +4,7 @@ Paper: Seide et al., "1-bit stochastic gradient descent and its application to d
 distributed training of speech DNNs", Interspeech 2014; named and analysed by Karimireddy et al.,
 "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019 (arXiv:1901.09847),
 algorithm 2.
-Asks: what the wrapped compressor asks. Keeps 4 n bytes (and a spare of the same size).
+Asks: what the wrapped compressor asks. Keeps 4 n bytes.
 Differs: the residual is in units of the gradient, as in all distributed implementations; the
 paper's algorithm multiplies by the learning rate before it compresses.
 

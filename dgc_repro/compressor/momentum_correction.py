@@ -3,7 +3,7 @@
 Paper: Lin, Han, Mao, Wang, Dally, "Deep gradient compression: reducing the communication bandwidth
 for distributed training", ICLR 2018 (arXiv:1712.01887), sections 3.1 and 3.2, algorithms 4 and 5
 (nesterov).
-Asks: what the wrapped compressor asks. Keeps 4 n bytes (and a spare of the same size), beside the
+Asks: what the wrapped compressor asks. Keeps 4 n bytes, beside the
 4 n of the error feedback inside.
 Differs: the paper's V, the accumulated velocity, is the residual of the `ErrorFeedback` inside:
 ``wrap=[momentum_correction,error_feedback]``. Without one, what is not sent is lost, as with any

@@ -4,7 +4,7 @@ Paper: Tang et al., "1-bit Adam: communication efficient large-scale training wi
 ICML 2021 (arXiv:2102.02888), algorithm 1; checked against DeepSpeed (`onebit/adam.py`). The other half is
 optimizer=adam with ``freeze_steps``: the variance stays as it is after so many steps.
 Asks: `Mean` of the gradient (4 n bytes) in the first ``warmup_steps`` exchanges of a tensor, then what the
-wrapped compressor asks. Keeps 4 n bytes (and a spare of the same size), beside those of the error feedback
+wrapped compressor asks. Keeps 4 n bytes, beside those of the error feedback
 inside.
 Differs: the answer is the gradient from which Adam computes the momentum that was exchanged, so the optimizer
 needs no other change. M is the paper's momentum over 1 - beta1. The paper's compressor is the sign times

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -31,7 +32,8 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import junction as ending
 from dgc_repro.exchange.exchange import Exchange
-from dgc_repro.exchange.junction import AfterBackward
+from dgc_repro.exchange.fsdp import PerUnit
+from dgc_repro.exchange.junction import AfterBackward, PerBucket
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, lowrank, narrow, native, powers, signs, sums
@@ -262,32 +264,80 @@ def a_step_that_is_not_finite_is_discarded(
     device: torch.device, method: Compressor, unit: str, sends_first: bool
 ) -> None:
     """No kernel of the CPU looks, and the name is read afterwards. ``sends_first``: payloads are sent before
-    the signals are read, and a NaN travels."""
+    the signals are read, a NaN travels, and states are put back."""
     like = {str(n): torch.zeros(n, device=device) for n in (40, 2100)}
     parameters = {name: nn.Parameter(one) for name, one in like.items()}
-    exchange = Exchange(method, parameters, World(2, device=device), unit=unit)
-    junction = AfterBackward(exchange, parameters)
+    world = World(1 if sends_first else 2, size=2, device=device)
+    last = world.local - 1
     source = torch.Generator().manual_seed(0)
     states: object = []
-    for broken in (None, "2100", None):
-        junction.begin(Plan(0))
-        with on_gpu(device):
-            for worker in range(2):
+    with (
+        on_gpu(device),
+        patch.object(ending, "on_cpu", lambda tensor: False),
+        patch.object(ending, "SEND_FIRST", {device.type} if sends_first else set()),
+    ):
+        exchange = Exchange(method, parameters, world, unit=unit)
+        junction = AfterBackward(exchange, parameters)
+        for broken in (None, "2100", None):
+            junction.begin(Plan(0))
+            for worker in range(world.local):
                 for name, parameter in parameters.items():
                     parameter.grad = normal(device, int(name), source=source)
-                    if worker == 1 and name == broken:
+                    if worker == last and name == broken:
                         parameter.grad[2050] = math.nan
                 expect(junction.open() is None, "the host has looked")
-            with patch.object(ending, "SEND_FIRST", {device.type} if sends_first else set()):
-                happened, _ = junction.settle([], finite=True)
-        now = [exchange.states(worker) for worker in range(2)]
-        if broken:
-            kept = zip(tensors_of(states), tensors_of(now), strict=True)
-            expect(all(torch.equal(*pair) for pair in kept), "a state has changed")
-        states = map_tensors(now, Tensor.clone)
-        expect(happened == (broken is None), f"the step has happened: {happened}")
-        named = junction.named()
-        expect(named == [None, broken], f"not finite: {named}, expected {[None, broken]}")
+            happened, _ = junction.settle([], finite=True)
+            now = [exchange.states(worker) for worker in range(world.local)]
+            if broken:
+                kept = zip(tensors_of(states), tensors_of(now), strict=True)
+                expect(all(torch.equal(*pair) for pair in kept), "a state has changed")
+            states = map_tensors(now, Tensor.clone)
+            expect(happened == (broken is None), f"the step has happened: {happened}")
+            named, wanted = junction.named(), [*[None] * last, broken]
+            expect(named == wanted, f"not finite: {named}, expected {wanted}")
+
+
+@each(sharded=(False, True))
+def a_part_that_is_not_finite_is_discarded(device: torch.device, sharded: bool) -> None:
+    """The same of a bucket of DDP's, and of a unit of FSDP's (``sharded``), which are sent first anyway."""
+    sizes = {"40": 40, "2100": 2100}
+    parameters = {name: nn.Parameter(torch.zeros(n, device=device)) for name, n in sizes.items()}
+    world = World(1, size=2, device=device)
+    source = torch.Generator().manual_seed(0)
+    states: object = []
+    with on_gpu(device), patch.object(ending, "on_cpu", lambda tensor: False):
+        exchange = Exchange(ErrorFeedback(EFSignSGD()), parameters, world)
+        for broken in (False, True, False):
+            flat = normal(device, sum(sizes.values()), source=source)
+            if broken:
+                flat[2050] = math.nan
+            views = dict(zip(sizes, flat.split(list(sizes.values())), strict=True))
+            junction: Any
+            if sharded:
+                unit: Any = SimpleNamespace(name="unit", parts=lambda _, views=views: views)
+                junction = PerUnit(exchange, parameters, world, [unit], {})
+                handed: tuple[Any, ...] = (0, flat)
+            else:
+                junction = PerBucket(exchange, parameters)
+                told = {
+                    "index": 0, "buffer": flat, "gradients": [*views.values()], "is_last": True,
+                    "parameters": [*parameters.values()],
+                }  # fmt: skip
+                bucket = SimpleNamespace(**{k: lambda one=one: one for k, one in told.items()})
+                handed = (bucket, torch.futures.Future[Tensor]())
+            junction.begin(Plan(0))
+            junction.hand_over(*handed)
+            expect(junction.open() is None, "the host has looked")
+            happened, _ = junction.settle([], finite=True)
+            expect(happened != broken, f"the step has happened: {happened}")
+            now = exchange.states(0)
+            if broken:
+                kept = zip(tensors_of(states), tensors_of(now), strict=True)
+                expect(all(torch.equal(*pair) for pair in kept), "a state has changed")
+            states = map_tensors(now, Tensor.clone)
+            named, wanted = junction.named(), ["2100" if broken else None]
+            expect(named == wanted, f"not finite: {named}, expected {wanted}")
+            exchange.step += 1
 
 
 # Low rank

@@ -525,6 +525,18 @@ def backward_twice(overlap: bool) -> str:
     return said
 
 
+def added_on_one_rank(overlap: bool) -> str:
+    """Rank 1 does not zero its gradients."""
+    model, exchange = attached(overlap)
+    backward(model)
+    if dist.get_rank() != 1:
+        model.zero_grad()
+    said = raised(lambda: backward(model))
+    assert all(p.grad is None for p in model.parameters())
+    exchange.detach()
+    return said
+
+
 def damaged(kind: str) -> str:
     """What a loop is told that loads a state in which something is wrong. Nothing changes."""
     model, exchange = attached(False, compressor=LADDER, policy=gravac())

@@ -436,7 +436,7 @@ def test_a_hook_of_halves_has_the_values_of_torchs_hook(two_workers: Ranks) -> N
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 PIECES = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-assert len(PIECES) > 4, "a section has no piece of code, or a new one"
+assert len(PIECES) >= 4, "a section has lost its piece of code"
 
 
 @pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
@@ -525,6 +525,7 @@ REFUSED = [
     ("decides_now", BUCKET, ".*use overlap=false or decide=last"),
     ("attached_twice", BOTH, r"model: a compressor is attached to it already; call detach\(\)"),
     ("backward_twice", BOTH, r"backward: it has added to the means .* `with model.no_sync\(\):`"),
+    ("added_on_one_rank", AFTER, r"backward: it has added to the means .* before it \(rank 1\)$"),
     ("graph_twice", BOTH, "backward: one was not exchanged, .*; add the losses for one backward,"),
     ("never_synced", BOTH, "backward: one was not exchanged, .* outside no_sync"),
     ("calls_step", BOTH, r"exchange.step: backward\(\) has exchanged .*; delete this call \("),
