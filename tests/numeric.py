@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dgc_repro.compressor.gathering import average
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.ledger import moved_by
@@ -22,6 +23,7 @@ from dgc_repro.exchange.world import World
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import BatchPayload
+from dgc_repro.payload.interface import as_batch
 from dgc_repro.selfcheck.values import EPS, context, heavy_tailed  # noqa: F401
 
 Array = NDArray[Any]
@@ -106,6 +108,12 @@ def dense(own: Any, *size: int) -> Tensor:
     """The same of one tensor."""
     (values,) = each_dense(own, size)
     return values
+
+
+def averaged(payloads: Sequence[Any], buffer: Any) -> Any:
+    """The mean of what workers have sent, in a tensor or a batch."""
+    average(payloads, as_batch(buffer))
+    return buffer
 
 
 def by_owner(shards: Shards) -> list[tuple[int, int]]:

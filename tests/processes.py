@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ["torch.distributed.fsdp", "dgc_repro.exchange.attached", "dgc_repro.policy.gravac"]
+IMPORTED = ["torch.distributed.fsdp", "dgc_repro.exchange.door", "dgc_repro.policy.gravac"]
 JOB_SECONDS = 150.0
 START_SECONDS = 240.0
 

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S + 20)]
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
     """A user's folder with the page's files."""
-    policy, check, half = blocks(PAGE, "python")[3:]
-    _, overlay = blocks(PAGE, "yaml")
+    policy, check, half = blocks(PAGE, "python")[-3:]
+    *_, overlay = blocks(PAGE, "yaml")
     (tmp_path / "my_conf" / "policy").mkdir(parents=True)
     (tmp_path / "backoff.py").write_text(policy, encoding="utf-8")
     (tmp_path / "check_backoff.py").write_text(check, encoding="utf-8")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dgc_repro.compressor.interface import Context
     from dgc_repro.exchange.world import Wait, World
 
-FILL = 8  # bytes: a row of a gathered buffer begins aligned for the widest type
 Received = Generator["Wait", None, list[Any]]
 
 
@@ -24,7 +23,7 @@ def gathered(
     sent: Sequence[BatchPayload], world: World, context: Context, label: str = "payloads"
 ) -> Received:
     """The payloads of all workers, by rank, where all have one layout. ``sent``: of each worker here."""
-    rows = [wire(payload) for payload in sent]
+    rows = [payload.row for payload in sent]
     wait = world.gather(rows, _slot(label, context), sent[0].num_floats)
     yield wait
     return [read(sent[0], row) for row in wait.rows]
@@ -53,10 +52,10 @@ def gathered_ragged(
         every = sent[0].announced(lengths)
     else:
         every = [one.announced(own)[0] for one, own in zip(layouts, lengths, strict=True)]
-    longest = max(num_wire_bytes(one) for one in every)
+    longest = max(one.layout.size for one in every)
     rows = []
     for worker, payload in enumerate(sent):
-        row = wire(payload)
+        row = payload.row
         if row.numel() < longest:
             padded = context.at(worker).scratch("padded", longest, torch.uint8, row.device)
             padded[: row.numel()] = row
@@ -75,18 +74,7 @@ def average(payloads: Sequence[Any], out: Batch) -> None:
 
 def read(like: BatchPayload, row: Tensor) -> Any:
     """A payload, laid out as this one, at the beginning of a row of bytes."""
-    ((length, unit),) = like.sent
-    return like.like([row[: length * unit.itemsize].view(unit)])
-
-
-def num_wire_bytes(payload: BatchPayload) -> int:
-    """Bytes that travel of a payload."""
-    return -(-int(payload.layout.end) // FILL) * FILL
-
-
-def wire(payload: BatchPayload) -> Tensor:
-    """The bytes that travel of a payload: u8."""
-    return payload.buffer[: num_wire_bytes(payload)]
+    return like.like(row[: like.layout.size])
 
 
 def _slot(label: str, context: Context) -> Hashable:

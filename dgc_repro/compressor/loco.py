@@ -3,7 +3,8 @@
 Paper: Xie, Lin, Toh, Zhou, "LoCo: Low-bit communication adaptor for large-scale model training", 2024
 (arXiv:2407.04480); numbers are those of its implementation in DeepSpeed (ZeRO++, `zeropp_loco_param`):
 ``beta`` 0.8, a reset every 1024 steps, 8-bit errors, around 4-bit values.
-Asks: what the wrapped compressor asks. Keeps n + 4 ceil(n / 2048) bytes a tensor, where `ErrorFeedback` keeps 4 n.
+Asks: what the wrapped compressor asks. Keeps n + 4 ceil(n / 2048) bytes a tensor, where `ErrorFeedback`
+keeps 4 n.
 Differs: the error is quantized symmetrically with a scale for each 2048 values; DeepSpeed has one for each
 row of a matrix. The paper averages shards without another loss; that is exchange.aggregation=gather, and
 exchange.aggregation=sharded compresses the average once more, whose loss stays with the shard's owner in

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.gathering import average, gathered_ragged, num_wire_bytes, read, wire
+from dgc_repro.compressor.gathering import average, gathered_ragged, read
 from dgc_repro.compressor.interface import Compressor, Context, Step, keeps_state
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, select_all
@@ -205,12 +205,12 @@ class Sharded(Compressor):
                 ]
         rows = []
         for mine, rank in zip(pieces, own, strict=True):
-            parts = [wire(one) for to, one in enumerate(mine) if to != rank]
+            parts = [one.row for to, one in enumerate(mine) if to != rank]
             empty = torch.empty(0, dtype=torch.uint8, device=world.device)
             rows.append(torch.cat(parts) if parts else empty)
         to_each, from_each = (
             [
-                [0 if at == rank else num_wire_bytes(one) for at, one in enumerate(of_worker)]
+                [0 if at == rank else one.layout.size for at, one in enumerate(of_worker)]
                 for of_worker, rank in zip(of_all, own, strict=True)
             ]
             for of_all in (pieces, comes)
@@ -236,10 +236,10 @@ class Sharded(Compressor):
         context: Context,
     ) -> Generator[Wait, None, list[Any]]:
         """The averages of all owners, filled up to the longest."""
-        longest = max(map(num_wire_bytes, layouts))
+        longest = max(one.layout.size for one in layouts)
         rows = []
         for worker, payload in enumerate(averages):
-            row = wire(payload)
+            row = payload.row
             if row.numel() < longest:
                 filled = context.at(worker).scratch("filled", longest, torch.uint8, row.device)
                 filled[: row.numel()] = row

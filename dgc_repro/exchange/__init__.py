@@ -1,1 +1,1 @@
-"""How workers talk: payloads, requests, the lockstep driver, wires, bytes and time."""
+"""How workers talk: the world and its collectives, the exchange of a step, `attach`, bytes and time."""

@@ -17,7 +17,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +63,18 @@ class Running:
     def __init__(self, steps: Sequence[Step], world: World) -> None:
         self._world = world
         self._live: list[tuple[Step, Wait]] = []
-        with world.clock.span("compress"):
-            for step in steps:
-                _advance(step, self._live)
-        world.begin()
+        with self._forgetting():
+            with world.clock.span("compress"):
+                for step in steps:
+                    _advance(step, self._live)
+            world.begin()
 
     def finish(self) -> None:
         """Serve all collectives. The means are where `Exchange.run` says."""
+        with self._forgetting():
+            self._serve()
+
+    def _serve(self) -> None:
         while self._live:
             following: list[tuple[Step, Wait]] = []
             for step, wait in self._live:
@@ -79,6 +85,15 @@ class Running:
                         span.name = "compress"
             self._world.begin()
             self._live = following
+
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """Where a method fails, what it and others have asked for does not travel with the next step."""
+        try:
+            yield
+        except BaseException:
+            self._world.forget()
+            raise
 
 
 def _advance(step: Step, live: list[tuple[Step, Wait]]) -> None:
@@ -129,6 +144,8 @@ class Exchange:
         """Begin to exchange the gradients of each worker hosted here, all of the model's or some (``part``
         tells those apart that are under way at once). The means end in the first worker's, when the running
         steps have been finished and `put` is called."""
+        if part == 0:
+            self._narrow.clear()
         steps = []
         whole = len(gradients[0]) == len(self.names)
         norms = functools.cache(lambda: [_norm(list(own.values())) for own in gradients])
@@ -180,6 +197,7 @@ class Exchange:
 
     def keep(self) -> None:
         """Copy all states, before the first part of a step that may be undone."""
+        self._narrow.clear()
         if not self._kept:
             self._kept = [(flat, torch.empty_like(flat)) for flat in self._flats()]
         for flat, before in self._kept:

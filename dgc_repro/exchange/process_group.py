@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +21,6 @@ def group_of_some(
     ranks: list[int],
     within: Sequence[dist.ProcessGroup],
     device: torch.device,
-    timeout_seconds: float | None = None,
 ) -> dist.ProcessGroup:
     """A new process group of some ranks of the world. They call this together; the other ranks do not.
 
@@ -32,15 +30,14 @@ def group_of_some(
     number = torch.tensor([secrets.randbits(62)], device=device)
     for group in within:
         dist.all_reduce(number, dist.ReduceOp.MAX, group=group)
-    timeout = None if timeout_seconds is None else datetime.timedelta(seconds=timeout_seconds)
     made: Any
     with _named(f"dgc_repro-{int(number)}"):
         if splits():
             (parent,) = within
-            made = dist.split_group(parent, [list(range(parent.size()))], timeout)
+            made = dist.split_group(parent, [list(range(parent.size()))])
         else:
             backend = dist.get_backend(within[0])
-            made = dist.new_group(ranks, timeout, backend, use_local_synchronization=True)
+            made = dist.new_group(ranks, backend=backend, use_local_synchronization=True)
     assert isinstance(made, dist.ProcessGroup)
     return made
 

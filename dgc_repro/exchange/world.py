@@ -209,6 +209,10 @@ class World:
         if gathers:
             self._begin_gathers(gathers)
 
+    def forget(self) -> None:
+        """Drop what has been asked for since the last round."""
+        self._reductions, self._gathers = {}, []
+
     # What the exchange and the trainer ask for.
 
     def share(

@@ -19,7 +19,6 @@ from dgc_repro.kernel.cached import few
 Kind = tuple[int, torch.dtype]  # length and type of a part
 Numbers = npt.NDArray[np.int64]
 FILL = 8  # bytes
-_UNITS = {FILL: torch.int64, 1: torch.uint8}  # by the bytes of the widest part; else float32
 
 
 class Layout:
@@ -59,11 +58,6 @@ class Layout:
         """Lengths and types of the parts of each tensor."""
         columns = [[(n, self.dtypes[i]) for n in self.lengths[i].tolist()] for i in self.present]
         return list(zip(*columns, strict=True))
-
-    @property
-    def unit(self) -> torch.dtype:
-        """A type at whose multiples another such buffer may follow this one."""
-        return _UNITS.get(self.dtypes[self.present[0]].itemsize, torch.float32)
 
     def of(self, part: int) -> int:
         """Where this part of each tensor begins, in bytes, as an argument of a C function."""

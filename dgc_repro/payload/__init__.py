@@ -1,8 +1,8 @@
-"""What a worker sends for a tensor, as it is sent, and what it may ask of the others (requests.py).
+"""What a worker sends for the tensors of a batch, as it is sent.
 
-A payload is a handful of flat tensors (``parts``) and the few numbers that both sides know already (its
-*layout*: sizes, bits). Received parts become a payload again with ``like``. Error feedback needs one
-in-place pass over a buffer whatever the method: ``subtract_from_``.
+A payload is the row of bytes that travels, and the few numbers that both sides know already (its *layout*:
+sizes, bits). A row that arrives becomes a payload again with ``like``. Error feedback needs one in-place pass
+over a buffer whatever the method: ``subtract_from_``.
 
 Letters: n = values of the original tensor, N = workers, k = entries sent.
 
@@ -24,13 +24,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 
 from dgc_repro.payload.chunked import Chunked, Cosines
 from dgc_repro.payload.coded import Codes, Floats, Powers, Signs, vote
-from dgc_repro.payload.interface import (
-    ALONE,
-    BatchPayload,
-    Gathered,
-    Payload,
-    num_bytes,
-)
+from dgc_repro.payload.interface import ALONE, BatchPayload
 from dgc_repro.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.payload.own import Halves, LowRank, Parted, Wholes
 from dgc_repro.payload.rotated import Rotated
@@ -43,18 +37,15 @@ __all__ = [
     "Codes",
     "Cosines",
     "Floats",
-    "Gathered",
     "Halves",
     "Keyed",
     "KeyedLayout",
     "LowRank",
     "Parted",
-    "Payload",
     "Powers",
     "Rotated",
     "Signs",
     "Sparse",
     "Wholes",
-    "num_bytes",
     "vote",
 ]

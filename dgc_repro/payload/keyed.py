@@ -94,16 +94,14 @@ class Keyed(BatchPayload):
         """The values of all tensors, one after another, where nothing else is sent: f32."""
         return self.buffer[: self.layout.end].view(torch.float32)
 
-    def like(self, parts: Sequence[Tensor]) -> Keyed:
-        if [part.nbytes for part in parts] != [part.nbytes for part in self.parts]:
-            raise ValueError("keyed payload: another number of values than this worker's")
-        buffer = parts[0].view(torch.uint8)
+    def like(self, row: Tensor) -> Keyed:
+        other = BatchPayload.like(self, row)
         if not self.layout.travels:
-            return replace(self, buffer=buffer)
-        headers = parts[0].view(torch.int64)[_words(self.layout, buffer.device)]
-        if buffer.device.type == "cpu":
+            return other
+        headers = row.view(torch.int64)[_words(self.layout, row.device)]
+        if row.device.type == "cpu":
             self._check(headers)
-        return replace(self, keys=headers.to(torch.int32), buffer=buffer)  # the lower 32 bits
+        return replace(other, keys=headers.to(torch.int32))  # the lower 32 bits
 
     def add_sum_to_(
         self, others: Sequence[Keyed], batch: Batch, weight: float, *, accumulate: bool

@@ -1,12 +1,9 @@
-"""What was sent of a batch in another way than gathered as one payload.
-
-Averages (`Wholes`, `Halves`, `LowRank`) travel as `Mean`; the payloads of a `Parted` travel one by one.
-"""
+"""What was sent of a batch in another way than gathered as one payload: averages, and payloads one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -29,14 +26,6 @@ class Wholes(Own):
         """One tensor itself."""
         return cls(as_batch(tensor))
 
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return tuple(tensor.view(-1) for tensor in self.batch.tensors)
-
-    def like(self, parts: Sequence[Tensor]) -> Wholes:
-        shaped = zip(parts, self.batch.tensors, strict=True)
-        return Wholes(self.batch.like([part.view(like.shape) for part, like in shaped]))
-
     def _subtract_from(self, batch: Batch) -> None:
         kernels.add(batch, self.batch.tensors, batch.tensors, -1.0)
 
@@ -46,13 +35,6 @@ class Halves(Own):
     """The tensors of a batch in a narrow type, one after another."""
 
     values: Tensor  # fp16[n] or bf16[n]
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return (self.values,)
-
-    def like(self, parts: Sequence[Tensor]) -> Halves:
-        return Halves(*parts)
 
     def _subtract_from(self, batch: Batch) -> None:
         narrow.widen(self.values, batch, -1.0, accumulate=True)
@@ -67,16 +49,6 @@ class LowRank(Own):
     p: Tensor  # f32, [r, rows] of each
     q: Tensor  # f32, [r, cols] of each
 
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return (self.p, self.q)
-
-    def like(self, parts: Sequence[Tensor]) -> LowRank:
-        p, q = parts
-        if (p.numel(), q.numel()) != (self.p.numel(), self.q.numel()):
-            raise ValueError("factors of another size than this worker's")
-        return replace(self, p=p, q=q)
-
     def _subtract_from(self, batch: Batch) -> None:
         lowrank.outer(batch, self.matrices, self.p, self.q, -1.0, accumulate=True)
 
@@ -88,15 +60,6 @@ class Parted(Own):
 
     payloads: tuple[Any, ...]
     cut: Callable[[Batch], Sequence[Batch | Tensor]]
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return tuple(part for payload in self.payloads for part in payload.parts)
-
-    def like(self, parts: Sequence[Tensor]) -> Parted:
-        given = iter(parts)
-        payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
-        return replace(self, payloads=tuple(payloads))
 
     def _subtract_from(self, batch: Batch) -> None:
         for payload, view in zip(self.payloads, self.cut(batch), strict=True):

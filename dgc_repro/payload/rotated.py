@@ -34,8 +34,8 @@ class Rotated(BatchPayload):
     rotations: int
     work: Tensor
 
-    def like(self, parts: Sequence[Tensor]) -> Self:
-        other = BatchPayload.like(self, parts)
+    def like(self, row: Tensor) -> Self:
+        other = BatchPayload.like(self, row)
         if not self.layout.travels:
             return other
         which, at = _key_places(self.layout, self.buffer.device)

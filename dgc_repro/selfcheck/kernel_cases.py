@@ -686,7 +686,7 @@ def sparse(device: torch.device, indices: str, shared: bool) -> None:
             one = chosen.topk(batch(on, seed, odd=False), [k], scratch)[0]
             sent.append(Sparse.of(NAMES, one, scratch, indices=indices, shared=shared))
         (like,) = sent[0].announced(sent[1].lengths)
-        sent[1] = like.like(sent[1].parts)
+        sent[1] = like.like(sent[1].row)
         x, y, zeros = (batch(on, 3, odd=False) for _ in range(3))
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
         sent[1].add_sum_to_((), y, -1.0, accumulate=True)
@@ -757,7 +757,7 @@ def a_broken_payload_stays_inside_its_tensors(device: torch.device) -> None:
                 drawn = torch.randint(low, high, words.shape, generator=source, dtype=torch.int64)
                 words.copy_(drawn)
             with on_gpu(device):
-                sent.like([broken.view(torch.int64)]).add_to_(Batch(NAMES, inside), 1.0)
+                sent.like(broken).add_to_(Batch(NAMES, inside), 1.0)
         for row, n in zip(fences, SIZES, strict=True):
             outside = int(row[:500].count_nonzero()) + int(row[500 + n :].count_nonzero())
             expect(not outside, f"{outside} values were written outside of a tensor")

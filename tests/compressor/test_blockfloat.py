@@ -26,7 +26,6 @@ from dgc_repro import BlockFloat, ErrorFeedback
 from dgc_repro.compressor.blockfloat import FORMATS
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.kernel import floats
-from dgc_repro.payload import num_bytes
 
 NUMBERS = {  # exponent bits, mantissa bits, bias, the largest number: table 1 to 5 of the specification
     "E4M3": (4, 3, 7, 448.0),
@@ -239,7 +238,7 @@ def test_bytes_are_exact(name: str) -> None:
         )
         codes = math.ceil(n / 4) * 3 if bits == 6 else math.ceil(n * bits / 8)
         own = encoded(BlockFloat(name), torch.ones(n))
-        assert num_bytes(own) == scales + codes
+        assert own.num_bytes == scales + codes
         assert own.num_floats == n * bits / 32
 
 

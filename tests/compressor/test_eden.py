@@ -11,6 +11,7 @@ from laws import played
 from numeric import (
     EPS,
     Array,
+    averaged,
     both_kernels,
     context,
     dense,
@@ -28,7 +29,6 @@ from dgc_repro import DRIVE, EDEN, QSGD, ErrorFeedback
 from dgc_repro.compressor.eden import LEVELS
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.kernel import rotate
-from dgc_repro.payload import Gathered, num_bytes
 from dgc_repro.payload.rotated import unpack
 
 SETTINGS = (
@@ -144,7 +144,7 @@ def test_of_equal_bytes_it_errs_less_than_qsgd() -> None:
         x = heavy_tailed(64 * 4096, 9, spread)
         for bits, levels in ((4, 7), (2, 1)):
             eden, qsgd = EDEN(bits), QSGD(levels, 512, "max")
-            assert num_bytes(encoded(eden, x)) < num_bytes(encoded(qsgd, x))
+            assert encoded(eden, x).num_bytes < encoded(qsgd, x).num_bytes
             assert error(eden, x) < 0.75 * error(qsgd, x)
 
 
@@ -257,7 +257,7 @@ def test_rotations_of_their_own_average_errors_out_and_a_shared_one_does_not() -
     for shared, expected in ((False, 0.5708 / 8), (True, 0.5708)):
         method = EDEN(1, shared=shared)
         sent = [encoded(method, x, context(rank=rank)) for rank in range(8)]
-        mean = Gathered(sent).mean(torch.empty_like(x)).double()
+        mean = averaged(sent, torch.empty_like(x)).double()
         loss = float((mean - x.double()).square().sum() / x.double().square().sum())
         assert loss == pytest.approx(expected, rel=0.1)
 
@@ -266,7 +266,7 @@ def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought() -> Non
     x, method = heavy_tailed(5000), EDEN(3)
     mine, theirs = (encoded(method, x * (rank + 1), context(rank=rank)) for rank in (0, 1))
     assert int(mine.keys[0]) != int(theirs.keys[0])
-    arrived = mine.like([part.clone() for part in theirs.parts])
+    arrived = mine.like(theirs.row.clone())
     assert torch.equal(dense(arrived), dense(theirs))
 
 
@@ -313,11 +313,11 @@ def test_the_transform_is_scipys(d: int) -> None:
 def test_codes_take_their_bits(bits: int) -> None:
     """Of 5003 values: a whole block of 4096, and 907 filled up to 1024."""
     own = encoded(EDEN(bits), heavy_tailed(5003))
-    assert num_bytes(own) == 4 + 2 * 4 + (4096 + 1024) * bits // 8
+    assert own.num_bytes == 4 + 2 * 4 + (4096 + 1024) * bits // 8
     packed = own.layout.codes(own.buffer, 4096)[0]
     counts = np.bincount(unpack(packed, bits).view(-1).numpy(), minlength=2**bits)
     assert len(counts) == 2**bits
     assert counts.min() > 0
-    assert num_bytes(encoded(EDEN(bits, shared=True), heavy_tailed(5003))) == num_bytes(own) - 4
-    assert num_bytes(encoded(EDEN(bits), torch.ones(1))) == 4 + 4 + 4 * bits
-    assert num_bytes(encoded(EDEN(bits), torch.zeros(0))) == 0
+    assert encoded(EDEN(bits, shared=True), heavy_tailed(5003)).num_bytes == own.num_bytes - 4
+    assert encoded(EDEN(bits), torch.ones(1)).num_bytes == 4 + 4 + 4 * bits
+    assert encoded(EDEN(bits), torch.zeros(0)).num_bytes == 0

@@ -10,7 +10,6 @@ import yaml
 from numeric import dense, encoded, heavy_tailed
 
 from dgc_repro import EDEN, QSGD, BlockFloat, TernGrad
-from dgc_repro.payload import num_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"drive": EDEN, "eden": EDEN, "qsgd": QSGD, "terngrad": TernGrad, "blockfloat": BlockFloat}
@@ -42,7 +41,7 @@ def test_the_table_is_what_is_measured(row: list[str]) -> None:
     for spread, stated in zip((0.0, 1.0), errors, strict=True):
         x = heavy_tailed(SIZE, 9, spread)
         own = encoded(method, x)
-        assert num_bytes(own) * 8 / SIZE == pytest.approx(float(bits), abs=0.006)
+        assert own.num_bytes * 8 / SIZE == pytest.approx(float(bits), abs=0.006)
         exact = x.double()
         error = float((dense(own).double() - exact).square().sum() / exact.square().sum())
         last = 10.0 ** -len(stated.partition(".")[2])

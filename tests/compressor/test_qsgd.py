@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dgc_repro import QSGD, Uniform
 from dgc_repro.compressor.qsgd import elias_bits, omega_bits
-from dgc_repro.payload import Codes, num_bytes
+from dgc_repro.payload import Codes
 
 SIZE = 5003
 
@@ -152,7 +152,7 @@ def test_the_coded_size_is_that_of_the_code_written_out(setting: QSGD) -> None:
 def test_few_levels_of_the_two_norm_take_far_less_than_their_packed_bits() -> None:
     """Theorem 3.2: s = 1 sends about sqrt(d) values of d; packed they are 2 bits each."""
     own = encoded(QSGD(1, 512), gaussian(51_200))
-    assert elias_bits(own) < 0.35 * 8 * num_bytes(own)
+    assert elias_bits(own) < 0.35 * 8 * own.num_bytes
     assert elias_bits(encoded(QSGD(1), torch.zeros(0))) == 0
     assert elias_bits(encoded(QSGD(1), torch.zeros(9))) == 32
 

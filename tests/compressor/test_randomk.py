@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dgc_repro import RandomK
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.payload import Keyed, num_bytes
+from dgc_repro.payload import Keyed
 
 
 def numbered(n: int) -> Tensor:
@@ -89,7 +89,7 @@ def test_what_is_sent_is_the_definition(
     )
     np.testing.assert_allclose(found.mean.numpy(), expected, rtol=2.0**-23)
     kept = max(1, round(n * density))
-    assert num_bytes(found.own) == 4 * kept + (0 if shared else 8)
+    assert found.own.num_bytes == 4 * kept + (0 if shared else 8)
     assert found.own.num_floats == kept
 
 
@@ -141,7 +141,7 @@ def test_what_arrives_tells_its_keys() -> None:
     payload = sent()
     unlike = replace(payload, keys=payload.keys + 1)
     assert not all(map(torch.equal, each_dense(unlike), each_dense(payload)))
-    again = unlike.like([part.clone() for part in payload.parts])
+    again = unlike.like(payload.row.clone())
     assert torch.equal(again.keys, payload.keys)
     assert all(map(torch.equal, each_dense(again), each_dense(payload)))
 
@@ -150,15 +150,14 @@ def test_keys_that_arrive_on_another_device_are_not_read_by_the_host() -> None:
     """Reading a tensor of the device "meta" fails."""
     payload = sent()
     there = replace(payload, keys=payload.keys.to("meta"), buffer=payload.buffer.to("meta"))
-    assert there.like(there.parts).keys.shape == payload.keys.shape
+    assert there.like(there.row).keys.shape == payload.keys.shape
 
 
 def test_a_broken_payload_is_refused() -> None:
     payload = sent()
-    (part,) = payload.parts
-    with pytest.raises(ValueError, match="another number of values"):
-        payload.like([part[:-1]])
-    broken = part.clone()
-    broken[payload.layout.starts[0, 1] // 8] = 2**40
+    with pytest.raises(ValueError, match="bytes arrived, and this worker's has"):
+        payload.like(payload.row[:-8])
+    broken = payload.row.clone()
+    broken.view(torch.int64)[payload.layout.starts[0, 1] // 8] = 2**40
     with pytest.raises(ValueError, match="no key of 32 bits"):
-        payload.like([broken])
+        payload.like(broken)

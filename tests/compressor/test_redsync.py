@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dgc_repro import RedSync
 from dgc_repro.compressor.sparsifier import num_kept
-from dgc_repro.payload import Sparse, num_bytes
+from dgc_repro.payload import Sparse
 
 
 def trimmed_topk(x: Array, k: int) -> Array:
@@ -118,9 +118,9 @@ def test_quantized_moves_places_and_one_value() -> None:
     x = heavy_tailed(10_000)
     found = RedSync(0.01, quantized=True).select(x, context())
     payload = Sparse.one(found, shared=True)
-    assert num_bytes(payload) == 8 + 4 + 2 * 100  # distances of 2 bytes
+    assert payload.num_bytes == 8 + 4 + 2 * 100  # distances of 2 bytes
     assert payload.num_floats == 1.0
-    arrived = payload.like([part.clone() for part in payload.parts])
+    arrived = payload.like(payload.row.clone())
     expected = torch.zeros(10_000)
     expected[found.indices.long()] = found.values
     assert torch.equal(dense(arrived), expected)
@@ -136,7 +136,7 @@ def test_a_shared_value_that_arrives_broken_is_an_error() -> None:
         with pytest.raises(ValueError, match="^sparse payload: "):
             payload.announced(lengths)
     for wrong in (1, -1, 1 << 40, 1 << 60):
-        arrived = payload.like([part.clone() for part in payload.parts])
+        arrived = payload.like(payload.row.clone())
         arrived.layout.view(arrived.buffer, 0, 0).add_(wrong)
         with pytest.raises(ValueError, match="^sparse payload: "):
             dense(arrived)

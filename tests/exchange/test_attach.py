@@ -334,7 +334,6 @@ def test_backward_raises_what_a_method_raises_and_ddp_goes_on(
         assert averages
 
 
-@pytest.mark.xfail(reason="World keeps what a failed step has asked for", strict=True)
 @pytest.mark.parametrize("overlap", OVERLAP)
 def test_what_a_failed_step_has_asked_for_is_forgotten(two_workers: Ranks, overlap: bool) -> None:
     for _, _, sent in two_workers(loops.broken, overlap, False):

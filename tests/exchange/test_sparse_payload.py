@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from numeric import both_kernels, dense
+from numeric import averaged, both_kernels, dense
 
 from dgc_repro.kernel.select import Selection
-from dgc_repro.payload import Gathered, Sparse
+from dgc_repro.payload import Sparse
 from dgc_repro.payload.sparse import SparseLayout
 
 
@@ -23,14 +23,14 @@ def header(coding: int, count: int, magic: int = 0x53, zero: int = 0) -> int:
 
 def refused(own: Sparse, given: int) -> str:
     """What every use of a payload says that arrived with this header."""
-    arrived = own.like([part.clone() for part in own.parts])
+    arrived = own.like(own.row.clone())
     arrived.layout.view(arrived.buffer, 0, 0).fill_(given)
     said = set()
     buffer = torch.zeros(100)
     for use in (
         lambda: arrived.copy_to_(buffer, 1.0),
         lambda: arrived.add_to_(buffer, 1.0),
-        lambda: Gathered([own, arrived]).mean(buffer),
+        lambda: averaged([own, arrived], buffer),
         arrived.selections,
         lambda: dense(arrived),
     ):
@@ -94,7 +94,7 @@ def test_a_worker_may_send_another_number(indices: str) -> None:
     for places in ((), (99,), tuple(range(0, 100, 2))):
         other = payload(indices, places)
         (like,) = own.announced(other.lengths)
-        arrived = like.like(other.parts)
+        arrived = like.like(other.row)
         assert torch.equal(dense(arrived), dense(other))
         assert dense(arrived).nonzero().view(-1).tolist() == list(places)
 

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numeric import both_kernels, dense, each_dense, gaussian, without_c
+from numeric import averaged, both_kernels, dense, each_dense, gaussian, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import sparse
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection, index_type
-from dgc_repro.payload import Gathered, Sparse, num_bytes
+from dgc_repro.payload import Sparse
 from dgc_repro.payload.sparse import CODINGS, SparseLayout
 
 SIZES = (1, 31, 32, 33, 200, 5000, 70_000, 200_001)
@@ -64,7 +64,7 @@ def decoded(payload: Sparse) -> list[Tensor]:
     payload.add_to_(added, 1 / 3)
     payload.copy_to_(copied, 1 / 3)
     payload.subtract_from_(rest)
-    Gathered([payload, payload, payload]).mean(mean)
+    averaged([payload, payload, payload], mean)
     zeroed = torch.ones(n)
     payload.zero_at_(zeroed)
     return [added, copied, rest, mean, zeroed, entries.indices, entries.values]
@@ -77,7 +77,7 @@ def test_c_and_tensor_operations_give_the_same_bits(indices: str, shared: bool) 
         for k in counts(n):
             selection = entries(n, k, seed)
             ours = Sparse.one(selection, indices=indices, shared=shared)
-            arrived = ours.like([part.clone() for part in ours.parts])
+            arrived = ours.like(ours.row.clone())
             with without_c():
                 theirs = Sparse.one(selection, indices=indices, shared=shared)
                 expected = decoded(arrived)
@@ -96,8 +96,8 @@ def test_any_places_come_back(n: int, places: set[float], indices: str) -> None:
     wanted = torch.tensor(sorted({int(place * n) for place in places}), dtype=torch.int32)
     payload = Sparse.one(Selection(torch.ones(wanted.numel()), wanted, n), indices=indices)
     assert same_bits(chosen(payload).indices, wanted)
-    assert num_bytes(payload) == size(n, wanted.numel(), indices)
-    assert num_bytes(payload) == sum(part.nbytes for part in sent(payload))
+    assert payload.num_bytes == size(n, wanted.numel(), indices)
+    assert payload.num_bytes == sum(part.nbytes for part in sent(payload))
     assert torch.equal(dense(payload).nonzero().view(-1), wanted.long())
 
 
@@ -183,7 +183,7 @@ def test_workers_are_added_in_rank_order_by_any_number_of_threads(shared: bool) 
     for threads in (1, 2, 3):
         try:
             torch.set_num_threads(threads)
-            together = Gathered(payloads).mean(torch.empty(n))
+            together = averaged(payloads, torch.empty(n))
         finally:
             torch.set_num_threads(1)
         assert torch.equal(together, one_by_one)
@@ -208,7 +208,7 @@ def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
     indices: str, breaks: Callable[[Tensor], None]
 ) -> None:
     payload = Sparse.one(entries(1000, 50), indices=indices)
-    payload = payload.like([part.clone() for part in payload.parts])
+    payload = payload.like(payload.row.clone())
     breaks(sent(payload)[1])
     around = torch.full((1200,), 7.0)
     message = "^sparse payload: its places are not 50 ascending places of 1000: "
@@ -229,8 +229,7 @@ def test_wide_indices_of_a_shard_are_sent_as_its_size_needs(coding: str) -> None
     assert sum(part.nbytes for part in sent(payload)) == size(100_000, 3, coding)
 
 
-def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_number() -> None:
-    """The types of parts are this worker's own when only lengths are announced (`GatherRagged`)."""
+def test_workers_of_a_huge_tensor_are_read_from_their_lengths() -> None:
     n = 2**31 + 10
     some = torch.arange(0, n, 2**20)
     for coding in ("auto", "delta16", "int32"):
@@ -238,11 +237,10 @@ def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_number() 
             Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), indices=coding
         )
         many = Sparse.one(Selection(torch.ones(some.numel()), some, n), indices=coding)
-        assert {part.dtype for one in (few, many) for part in one.parts} == {torch.int64}
         (other,) = few.announced(many.lengths)
-        arrived = other.like([part.clone() for part in many.parts])
+        arrived = other.like(many.row.clone())
         assert torch.equal(chosen(arrived).indices, some)
-        assert num_bytes(many) == size(n, some.numel(), coding)
+        assert many.num_bytes == size(n, some.numel(), coding)
 
 
 def test_a_batch_is_its_tensors_side_by_side_and_each_begins_at_a_multiple_of_8_bytes() -> None:
@@ -253,7 +251,7 @@ def test_a_batch_is_its_tensors_side_by_side_and_each_begins_at_a_multiple_of_8_
         assert own.layout.size == sum(-(-size // 8) * 8 for size in own.layout.tensor_bytes)
         for i, selection in enumerate(selections):
             alone = Sparse.one(selection, indices=indices)
-            assert own.layout.tensor_bytes[i] == num_bytes(alone)
+            assert own.layout.tensor_bytes[i] == alone.num_bytes
             assert own.layout.floats[i] == alone.num_floats
             kinds = [(part.numel(), part.dtype) for part in sent(alone)]
             assert list(own.layout.kinds[i]) == kinds
