@@ -59,7 +59,7 @@ def pretended(large: Iterable[Any], untimed: Untimed) -> Iterator[None]:
     worker is taken to send what this one sends."""
     from dgc_repro.kernel.gpu.idle import idle
 
-    gather, seen = dist.all_gather_into_tensor, junctions._seen_on_gpu
+    gather, finite = dist.all_gather_into_tensor, junctions.Junction.finite
     announced = sparse_payload.Sparse.announced
 
     def on_gpu(tensors: Sequence[Tensor]) -> bool:
@@ -77,8 +77,9 @@ def pretended(large: Iterable[Any], untimed: Untimed) -> Iterator[None]:
             forget(sparse_payload.sparse_layout)  # really all workers send other numbers
         return announced(payload, lengths)
 
-    def no_doubt(given: Any) -> Any:
-        return [(worker, names, finite.fill_(True)) for worker, names, finite in seen(given)]
+    def all_finite(junction: Any) -> Any:
+        found = finite(junction)
+        return None if found is None else found.fill_(True)
 
     with ExitStack() as inside:
         for owner, name, instead in (
@@ -89,7 +90,7 @@ def pretended(large: Iterable[Any], untimed: Untimed) -> Iterator[None]:
             (sparse_payload.Sparse, "check", lambda payload: None),
             (sparse_payload.Sparse, "announced", differing),
             (dist, "all_gather_into_tensor", gathered),
-            (junctions, "_seen_on_gpu", no_doubt),
+            (junctions.Junction, "finite", all_finite),
             (junctions, "on_cpu", lambda tensor: False),
         ):
             inside.enter_context(patch.object(owner, name, instead))

@@ -56,29 +56,29 @@ class BlockMomentum(Wrapper):
 
     def setup(self, like: Batch, world: World) -> None:
         each = range(world.local)
-        self.keep("momentum", [Segments.zeros_like(like) for _ in each])
-        self.keep("residual", [Segments.zeros_like(like) for _ in each])
+        self.keep("momentum", [Segments.zeros_like(like) for _ in each], renewed=True)
+        self.keep("residual", [Segments.zeros_like(like) for _ in each], renewed=True)
         self.keep("learning_rate", [numbers_of(like.names) for _ in each])  # eta_-1 is 0
         super().setup(like, world)
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         rate, names = context.learning_rate, out.names
-        residuals, rates = self.kept("residual", names), self.kept("learning_rate", names)
+        residuals, rates = self.renew("residual", names), self.kept("learning_rate", names)
         owed = []  # where no weight changes, what is owed stays owed
-        for worker, (x, m) in enumerate(zip(xs, self.kept("momentum", names), strict=True)):
-            e = residuals[worker]
+        for worker, (x, (u, m)) in enumerate(zip(xs, self.renew("momentum", names), strict=True)):
+            e, to_e = residuals[worker]
             owed.append([] if rate else [tensor.clone() for tensor in e.tensors])
-            kernels.add(x, m.tensors, m.tensors, self.momentum)
+            kernels.add(x, u, m, self.momentum)
             last = [stretch(float(own), rate) for own in rates[worker].tensors]
             to = context.at(worker).buffers("fed", x)
-            fed = kernels.add(x, m.tensors, to, self.momentum)
+            fed = kernels.add(x, m, to, self.momentum)
             for eta in set(last):
                 here = [place for place, own in enumerate(last) if own == eta]
-                kept = e.part(here).tensors
-                kernels.add(fed.part(here), kept, kept, eta)
+                kernels.add(fed.part(here), e.part(here), to_e.part(here), eta)
         inside = context.within("block_momentum")
-        sent = yield from self.inner.step(residuals, out, world, inside)
-        for residual, own, before, of_e in zip(residuals, sent, owed, rates, strict=True):
+        kept = [residual for _, residual in residuals]
+        sent = yield from self.inner.step(kept, out, world, inside)
+        for residual, own, before, of_e in zip(kept, sent, owed, rates, strict=True):
             own.subtract_from_(residual)
             if before:
                 torch._foreach_copy_(list(residual.tensors), before)

@@ -54,16 +54,16 @@ class ErrorFeedback(Wrapper):
         check_residual(self.inner, "inner", "leave error_feedback out")
 
     def setup(self, like: Batch, world: World) -> None:
-        self.keep("residual", [Segments.zeros_like(like) for _ in range(world.local)])
+        self.keep("residual", [Segments.zeros_like(like) for _ in range(world.local)], renewed=True)
         super().setup(like, world)
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
-        residuals = self.kept("residual", out.names)
+        residuals = self.renew("residual", out.names)
         fed = [
-            kernels.add(x, e.tensors, e.tensors, self.decay, measured=context.measures)
-            for x, e in zip(xs, residuals, strict=True)
+            kernels.add(x, e, to, self.decay, measured=context.measures)
+            for x, (e, to) in zip(xs, residuals, strict=True)
         ]
         sent = yield from self.inner.step(fed, out, world, context.within("error_feedback"))
-        for residual, own in zip(residuals, sent, strict=True):
+        for (_, residual), own in zip(residuals, sent, strict=True):
             own.subtract_from_(residual)
         return sent

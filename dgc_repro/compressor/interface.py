@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.kept import Kept
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
@@ -138,26 +139,41 @@ class Compressor:
         bucket or of a rung). ``out``: where the mean goes; it may be ``xs[0]``, which is read before."""
         raise NotImplementedError
 
-    def keep(self, label: str, states: Sequence[Segments]) -> None:
+    def keep(self, label: str, states: Sequence[Segments], *, renewed: bool = False) -> None:
         """Have a state, one for each worker hosted here (the same object again where workers share it). A
-        checkpoint holds it, and a step that is undone leaves it as it was."""
-        vars(self).setdefault("_kept", {})[label] = states
+        checkpoint holds it, and a step that is undone leaves it as it was. ``renewed``: a step takes it from
+        `renew` and writes all of it anew."""
+        vars(self).setdefault("_kept", {})[label] = Kept(states, renewed=renewed)
 
     def kept(self, label: str, names: tuple[str, ...]) -> list[Batch]:
         """The state of each worker hosted here, of these tensors."""
-        return [state.of(names) for state in vars(self)["_kept"][label]]
+        return [state.of(names) for state in self._all_kept[label].now]
+
+    def renew(self, label: str, names: tuple[str, ...]) -> list[tuple[Batch, Batch]]:
+        """The same, and where the next state goes: the same place, unless the step may be undone."""
+        return self._all_kept[label].renewing(names)
 
     def states(self, worker: int) -> dict[str, Segments]:
         """All states of a worker hosted here, by label. Those of what is wrapped stand below ``inner.``"""
-        kept: dict[str, Sequence[Segments]] = vars(self).get("_kept", {})
-        found = {label: states[worker] for label, states in kept.items()}
+        found = {label: kept.now[worker] for label, kept in self._all_kept.items()}
         for prefix, inside in self.inside():
             found |= {f"{prefix}.{label}": one for label, one in inside.states(worker).items()}
         return found
 
+    def every_kept(self) -> Iterator[Kept]:
+        """All states of all workers, those of what is wrapped too."""
+        yield from self._all_kept.values()
+        for _, inside in self.inside():
+            yield from inside.every_kept()
+
     def inside(self) -> Iterator[tuple[str, Compressor]]:
         """The compressors that this one is made of, by what the labels of their states begin with."""
         yield from ()
+
+    @property
+    def _all_kept(self) -> dict[str, Kept]:
+        found: dict[str, Kept] = vars(self).get("_kept", {})
+        return found
 
 
 class Wrapper(Compressor):

@@ -61,20 +61,20 @@ class MomentumCorrection(Wrapper):
     masking: bool = True
 
     def setup(self, like: Batch, world: World) -> None:
-        self.keep("velocity", [Segments.zeros_like(like) for _ in range(world.local)])
+        self.keep("velocity", [Segments.zeros_like(like) for _ in range(world.local)], renewed=True)
         super().setup(like, world)
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
-        velocities, fed = self.kept("velocity", out.names), []
-        for worker, (x, u) in enumerate(zip(xs, velocities, strict=True)):
-            kernels.add(x, u.tensors, u.tensors, self.momentum)
+        velocities, fed = self.renew("velocity", out.names), []
+        for worker, (x, (before, u)) in enumerate(zip(xs, velocities, strict=True)):
+            kernels.add(x, before, u, self.momentum)
             own = u
             if self.nesterov:  # g + m u
                 to = context.at(worker).buffers("nesterov", u)
-                own = kernels.add(x, u.tensors, to, self.momentum)
+                own = kernels.add(x, u, to, self.momentum)
             fed.append(own)
         sent = yield from self.inner.step(fed, out, world, context.within("momentum_correction"))
         if self.masking:
-            for velocity, own in zip(velocities, sent, strict=True):
+            for (_, velocity), own in zip(velocities, sent, strict=True):
                 own.zero_at_(velocity)
         return sent

@@ -59,9 +59,8 @@ class OneBitAdam(Wrapper):
     warmup_steps: Annotated[int, within(0)] = 100
 
     def setup(self, like: Batch, world: World) -> None:
-        self.keep(
-            "momentum", [Segments.zeros_like(like)] * world.local
-        )  # all workers have the same
+        momentum = Segments.zeros_like(like)  # all workers have the same
+        self.keep("momentum", [momentum] * world.local, renewed=True)
         self.keep(EXCHANGES, [numbers_of(like.names)] * world.local)
         super().setup(like, world)
 
@@ -84,19 +83,22 @@ class OneBitAdam(Wrapper):
     def _averaged(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         """Of tensors in their warm-up."""
         sent = yield from Dense().step(xs, out, world, context.within("warm"))
-        momentum = self.kept("momentum", out.names)[0].tensors
-        kernels.add(out, momentum, momentum, self.beta1)
+        before, momentum = self.renew("momentum", out.names)[0]
+        kernels.add(out, before, momentum, self.beta1)
         return sent
 
     def _compressed(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         """Of the others."""
-        momentum = self.kept("momentum", out.names)[0].tensors
+        before, momentum = self.renew("momentum", out.names)[0]
         fed = [
-            kernels.add(x, momentum, context.at(worker).buffers("fed", x), self.beta1)
+            kernels.add(x, before, context.at(worker).buffers("fed", x), self.beta1)
             for worker, x in enumerate(xs)
         ]
-        mean = Batch(out.names, context.buffers("mean", out))
+        mean = momentum
+        if momentum is before:
+            mean = Batch(out.names, context.buffers("mean", out))
         sent = yield from self.inner.step(fed, mean, world, context.within("onebit_adam"))
-        kernels.add(mean, momentum, out.tensors, -self.beta1)
-        torch._foreach_copy_(list(momentum), list(mean.tensors))
+        kernels.add(mean, before, out, -self.beta1)
+        if mean is not momentum:
+            torch._foreach_copy_(list(momentum.tensors), list(mean.tensors))
         return sent

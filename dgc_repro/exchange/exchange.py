@@ -2,8 +2,7 @@
 
 The steps of all groups begin before any is waited for (`Running`). States change in place, so that ranks
 agree first: `run` is called where all gradients of all ranks are finite. Where gradients travel before all
-are known (buckets of DDP, units of FSDP), `keep` copies the states before the first part, and `undo` puts
-them back.
+are known (buckets of DDP, units of FSDP), `hold` has the states of before, and `undo` puts them back.
 
 Methods get contiguous float32 tensors. A channels-last weight [O, I, H, W] is handed over as the [O, H, W, I]
 that it is in memory, without a copy; a complex one as its real view, real and imaginary parts side by side.
@@ -28,6 +27,7 @@ from torch import Tensor
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Context, FitsModel, Step, nested
 from dgc_repro.compressor.joined import MODEL, Joined
+from dgc_repro.compressor.kept import Kept
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer, Rest
 from dgc_repro.errors import UserError
@@ -58,10 +58,13 @@ class Group:
 
 
 class Running:
-    """The steps of all groups for one set of gradients. All have begun."""
+    """The steps of all groups for one set of gradients. All have begun. ``given``: what they were given, by
+    worker hosted here."""
 
-    def __init__(self, steps: Sequence[Step], world: World) -> None:
-        self._world = world
+    def __init__(
+        self, steps: Sequence[Step], world: World, given: Sequence[tuple[int, Batch]]
+    ) -> None:
+        self._world, self.given = world, given
         self._live: list[tuple[Step, Wait]] = []
         with self._forgetting():
             with world.clock.span("compress"):
@@ -136,7 +139,6 @@ class Exchange:
             method.setup(like, world)
             self.groups.append(Group(names, method))
         self._buffers = Workspace()
-        self._kept: list[tuple[Tensor, Tensor]] = []
         # Gradients of other types and their means in float32.
         self._narrow: list[tuple[Group, tuple[str, ...], list[Tensor], list[Tensor]]] = []
 
@@ -146,7 +148,7 @@ class Exchange:
         steps have been finished and `put` is called."""
         if part == 0:
             self._narrow.clear()
-        steps = []
+        steps, read = [], []
         whole = len(gradients[0]) == len(self.names)
         norms = functools.cache(lambda: [_norm(list(own.values())) for own in gradients])
         for number, group in enumerate(self.groups):
@@ -176,7 +178,8 @@ class Exchange:
                 tell=self.told.append,
             )
             steps.append(group.method.step(xs, xs[0], self.world, context))
-        return Running(steps, self.world)
+            read += list(enumerate(xs))
+        return Running(steps, self.world, read)
 
     def average(self, gradients: Sequence[Gradients], plan: Plan | None = None) -> None:
         """A whole step of gradients that are known to be finite. The means end in the first worker's."""
@@ -195,28 +198,21 @@ class Exchange:
                 torch._foreach_add_(list(residual.of(names).tensors), rests)
         self._narrow.clear()
 
-    def keep(self) -> None:
-        """Copy all states, before the first part of a step that may be undone."""
+    def hold(self) -> None:
+        """A step begins that may be undone: until `undo` or `accept` the states of before are there too."""
         self._narrow.clear()
-        if not self._kept:
-            self._kept = [(flat, torch.empty_like(flat)) for flat in self._flats()]
-        for flat, before in self._kept:
-            before.copy_(flat)
+        for kept in self._every_kept():
+            kept.hold()
 
-    def undo(self, names: Collection[str] | None = None) -> None:
-        """Put the states back: the step has not happened. ``names``: of these parameters alone."""
-        if names is None:
-            for flat, before in self._kept:
-                flat.copy_(before)
-            return
-        copies = {flat.data_ptr(): before for flat, before in self._kept}
-        for state in self._states() if names else ():
-            if not state.flat.numel():
-                continue
-            before = copies[state.flat.data_ptr()].split(list(state.sizes))
-            for name in state.places.keys() & set(names):
-                place = state.places[name]
-                state.tensors[place].view(-1).copy_(before[place])
+    def undo(self) -> None:
+        """Put the states back: the step has not happened."""
+        for kept in self._every_kept():
+            kept.undo()
+
+    def accept(self, absent: Collection[str] = ()) -> None:
+        """The step has happened, but not for these parameters."""
+        for kept in self._every_kept():
+            kept.accept(absent)
 
     def states(self, worker: int = 0) -> dict[str, dict[str, Tensor]]:
         """The states of a worker hosted here: by label, then by parameter."""
@@ -231,19 +227,9 @@ class Exchange:
         """Bytes that one worker's methods keep between steps."""
         return sum(t.nbytes for of_label in self.states().values() for t in of_label.values())
 
-    def _states(self) -> list[Segments]:
-        """All states of all workers hosted here."""
-        return [
-            state
-            for group in self.groups
-            for worker in range(self.world.local)
-            for state in group.method.states(worker).values()
-        ]
-
-    def _flats(self) -> list[Tensor]:
-        """The vectors in which all states lie, each once."""
-        flats = {state.flat.data_ptr(): state.flat for state in self._states()}
-        return [flat for flat in flats.values() if flat.numel()]
+    def _every_kept(self) -> Iterator[Kept]:
+        for group in self.groups:
+            yield from group.method.every_kept()
 
     def _wide(
         self,

@@ -160,8 +160,8 @@ class PerUnit(Junction):
         wrong is raised when backward is over."""
         exchange = self.exchange
         if not self.pending:
-            self.pending, self.bad = True, [None]
-            exchange.keep()
+            self.pending, self.bad, self._seen = True, [None], []
+            exchange.hold()
         try:
             if self._error is None:
                 self._average(self._units[index].parts(shard), shard, index)
@@ -176,7 +176,7 @@ class PerUnit(Junction):
         if bad := first_non_finite(gradients):
             self.bad[0] = self.bad[0] or bad
             shard.zero_()  # the other nodes wait; the step will be undone
-        self.exchange.run([gradients], self.plan, part=index + 1).finish()
+        self.run([gradients], part=index + 1).finish()
         self.exchange.put(owe=True)
 
     def refuse_thawed(self) -> None:
@@ -201,8 +201,10 @@ class PerUnit(Junction):
     def settle(
         self, numbers: Sequence[float | Tensor], *, finite: bool
     ) -> tuple[bool, list[float]]:
-        happens, sums = self.agreeing(numbers, frozenset(), finite=finite)()
-        if not happens:
+        happens, sums = self.agreeing(numbers, frozenset(), finite=finite, on_gpu=self.finite())()
+        if happens:
+            self.exchange.accept()
+        else:
             self.exchange.undo()
             self.exchange.told.clear()
         return happens, sums

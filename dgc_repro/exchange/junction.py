@@ -32,6 +32,9 @@ from dgc_repro.kernel.batch import Batch
 from dgc_repro.policy.interface import Plan
 
 Parameters = Mapping[str, nn.Parameter]
+Seen = tuple[int, tuple[str, ...], tuple[int, ...], Tensor]
+"""A worker, names of gradients on a GPU, and largest magnitudes, so many of each: f32, NaN where there is
+one."""
 CHANGED = 2.0**-20
 """What a rank adds to the first signal where it lacks other parameters than in its last step. The whole
 part of the sum counts ranks with a gradient that is not finite, the fraction those that have changed: one
@@ -63,6 +66,9 @@ class Junction:
         self.absent: frozenset[str] = frozenset()
         self.bad: list[str | None] = []
         self.plan = Plan(None)
+        self._seen: list[Seen] = []  # of this step's gradients
+        # Of what a part of a step has been given at a rung, what a kernel reads that finds the largest anyway.
+        self._read: dict[tuple[int, int | None], frozenset[str]] = {}
 
     def begin(self, plan: Plan) -> None:
         """Announce the plan of the coming step."""
@@ -88,15 +94,16 @@ class Junction:
         missing: frozenset[str],
         *,
         finite: bool,
-        doubt: Tensor | None = None,
+        on_gpu: Tensor | None = None,
     ) -> Callable[[], tuple[bool, list[float]]]:
-        """Begin to agree. What is returned waits, and sets ``absent``. ``doubt``: 1 where gradients on a GPU
-        are not finite, else 0: f64[]."""
+        """Begin to agree. What is returned waits, and sets ``absent``. ``on_gpu``: whether gradients there
+        are finite: bool[]."""
         world, changed = self.everybody, missing != self.missing
         self.missing = missing
-        signal = _on_device([(not finite) + CHANGED * changed, *numbers], world.device)
-        if doubt is not None:
-            signal[0] += doubt
+        num_bad = (not finite) + (on_gpu is not None)
+        signal = _on_device([num_bad + CHANGED * changed, *numbers], world.device)
+        if on_gpu is not None:
+            signal[0].add_(on_gpu, alpha=-1)
         get = world.sharing(signal)
 
         def read() -> tuple[bool, list[float]]:
@@ -115,8 +122,33 @@ class Junction:
         """Begin to exchange what was opened, before the ranks agree, where that gains anything."""
 
     def named(self) -> list[str | None]:
-        """Of each worker hosted here, a gradient of the last step that was not finite."""
+        """Of each worker hosted here, a gradient of the last step that was not finite. A GPU waits."""
+        for seen in self._seen:
+            self.bad[seen[0]] = self.bad[seen[0]] or _first_bad(seen)
+        self._seen = []
         return self.bad
+
+    def run(self, gradients: Sequence[Mapping[str, Tensor]], part: int = 0) -> Running:
+        """Begin to exchange (`Exchange.run`), and note of gradients on a GPU whether they are finite: most
+        kernels find that as they read them, and what none has read in the last step is read here."""
+        if all(map(on_cpu, gradients[0].values())):
+            return self.exchange.run(gradients, self.plan, part)
+        key = part, self.plan.rung
+        read = self._read.get(key, frozenset())
+        rest = [{name: own[name] for name in own.keys() - read} for own in gradients]
+        self._seen += seen_on_gpu(rest)
+        running = self.exchange.run(gradients, self.plan, part)
+        peaks = [(worker, x.names, *x.peaks) for worker, x in running.given if x.peaks is not None]
+        self._seen += [(worker, names, counts, found) for worker, names, found, counts in peaks]
+        self._read[key] = frozenset(name for _, names, *_ in peaks for name in names)
+        return running
+
+    def finite(self) -> Tensor | None:
+        """Whether all gradients of this step on a GPU are: bool[]."""
+        if not self._seen:
+            return None
+        largest = [found for *_, found in self._seen]
+        return (torch.cat(largest) if len(largest) > 1 else largest[0]).max() < math.inf
 
     def close(self) -> None:
         """Nothing to end."""
@@ -133,7 +165,6 @@ class AfterBackward(Junction):
         self._first: dict[str, Tensor] = {}  # the first worker's, as they were
         self._names: tuple[str, ...] = exchange.names  # that count in this step
         self._under_way: Running | None = None
-        self._seen: list[tuple[int, tuple[str, ...], Tensor]] = []
 
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
@@ -142,7 +173,7 @@ class AfterBackward(Junction):
     def open(self, names: Collection[str] | None = None) -> str | None:
         is_first = not self._given
         if is_first:
-            self.bad, self._first = [], {}
+            self.bad, self._first, self._seen = [], {}, []
             self._names = self.exchange.names if names is None else tuple(names)
         found: dict[str, Tensor] = {}
         for name in self._names:
@@ -159,20 +190,12 @@ class AfterBackward(Junction):
         self.bad.append(first_non_finite(found))
         return self.bad[-1]
 
-    def named(self) -> list[str | None]:
-        """Of each worker hosted here, a gradient of the last step that was not finite. A GPU waits."""
-        for worker, names, finite in self._seen:
-            flags = zip(names, finite.tolist(), strict=True)
-            self.bad[worker] = self.bad[worker] or next((n for n, ok in flags if not ok), None)
-        self._seen = []
-        return self.bad
-
     def send(self) -> None:
         """Begin to exchange what was opened, before the ranks agree. (Of several
         workers in one process nothing is sent, and there is nothing to gain.)"""
         if self.exchange.world.local == 1:
-            self.exchange.keep()
-            self._under_way = self.exchange.run(self._complete(frozenset()), self.plan)
+            self.exchange.hold()
+            self._under_way = self.run(self._complete(frozenset()))
 
     def settle(
         self, numbers: Sequence[float | Tensor], *, finite: bool
@@ -188,16 +211,15 @@ class AfterBackward(Junction):
         exchange, given = self.exchange, self._given
         lacks = [frozenset(self._names).difference(own) for own in given]
         missing = frozenset.intersection(*lacks) if lacks else self.missing
-        self._seen = _seen_on_gpu(given)
-        seen = [finite_ones for _, _, finite_ones in self._seen]
-        doubt = torch.cat(seen).all().logical_not().double() if seen else None
         chooses = self.plan.rung is None  # the policy must know first that the gradient is finite
         on_gpu = exchange.world.device.type in SEND_FIRST
         if on_gpu and given and self._under_way is None and not chooses:
             for gradient in given[0].values() if not finite else ():
                 gradient.zero_()  # others wait for a payload; the step will be undone
             self.send()
-        read = self.agreeing(numbers, missing, finite=finite, doubt=doubt)
+        if self._under_way is None:
+            self._seen = seen_on_gpu(given)
+        read = self.agreeing(numbers, missing, finite=finite, on_gpu=self.finite())
         running, failed = self._under_way, None
         if running is not None:
             try:
@@ -212,7 +234,10 @@ class AfterBackward(Junction):
             exchange.undo()
             raise failed
         if running is not None:
-            exchange.undo(self.absent if happens else None)
+            if happens:
+                exchange.accept(self.absent)
+            else:
+                exchange.undo()
         elif happens and given:
             exchange.run(self._complete(self.absent), self.plan).finish()
             exchange.put()
@@ -278,12 +303,12 @@ class PerBucket(Junction):
         if is_first:
             self._means.clear()
             self._frozen.clear()
-            self.pending, self.bad = True, [None]
+            self.pending, self.bad, self._seen = True, [None], []
             self.scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         self.has_all = bucket.is_last()
         try:
             if is_first:
-                self.exchange.keep()
+                self.exchange.hold()
                 if self.before is not None:
                     self.before()
             if self._error is None:
@@ -318,9 +343,11 @@ class PerBucket(Junction):
     ) -> tuple[bool, list[float]]:
         learn = self.parameters.items()
         missing = frozenset(n for n, p in learn if p.grad is None or not p.requires_grad)
-        happens, sums = self.agreeing(numbers, missing, finite=finite)()
-        self.exchange.undo(self.absent if happens else None)
-        if not happens:
+        happens, sums = self.agreeing(numbers, missing, finite=finite, on_gpu=self.finite())()
+        if happens:
+            self.exchange.accept(self.absent)
+        else:
+            self.exchange.undo()
             self.exchange.told.clear()
         for name, before in self._frozen.items():
             if name in self.absent:  # with views into buckets, DDP has left it where the mean is
@@ -333,7 +360,6 @@ class PerBucket(Junction):
         return happens, sums
 
     def _open(self, bucket: Any) -> Running:
-        exchange = self.exchange
         pairs = zip(bucket.parameters(), laid_out(bucket), strict=True)
         # Those without a name were frozen before.
         here = {self._names[id(p)]: gradient for p, gradient in pairs if id(p) in self._names}
@@ -346,7 +372,7 @@ class PerBucket(Junction):
             bucket.buffer().zero_()  # other ranks wait for a payload; the step will be undone
         elif self.scale != 1 and here:
             torch._foreach_mul_(list(here.values()), 1 / self.scale)
-        return exchange.run([gradients], self.plan, part=bucket.index() + 1)
+        return self.run([gradients], part=bucket.index() + 1)
 
     def _finish(self) -> None:
         """All buckets have come: serve what they ask, one after another, and let DDP go on."""
@@ -413,27 +439,28 @@ def known_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
     """The same of gradients on any device. On a GPU this waits."""
     if name := first_non_finite(gradients):
         return name
-    for _, names, finite in _seen_on_gpu([gradients]):
-        flags = zip(names, finite.tolist(), strict=True)
-        if bad := next((name for name, ok in flags if not ok), None):
-            return bad
-    return None
+    found = map(_first_bad, seen_on_gpu([gradients]))
+    return next((bad for bad in found if bad is not None), None)
 
 
-def _seen_on_gpu(
-    given: Sequence[Mapping[str, Tensor]],
-) -> list[tuple[int, tuple[str, ...], Tensor]]:
-    """By worker and type: names of gradients on a GPU, and whether each is finite, bool[so many]. The host
-    waits for nothing."""
-    found = []
+def _first_bad(seen: Seen) -> str | None:
+    """The first name of which a magnitude is not finite. The host waits."""
+    _, names, counts, largest = seen
+    of_each = zip(names, largest.cpu().split(list(counts)), strict=True)
+    return next((name for name, some in of_each if not bool((some < math.inf).all())), None)
+
+
+def seen_on_gpu(given: Sequence[Mapping[str, Tensor]]) -> list[Seen]:
+    """By worker and type, those on a GPU. The host waits for nothing."""
+    found: list[Seen] = []
     for worker, own in enumerate(given):
         by_type: dict[torch.dtype, dict[str, Tensor]] = {}
         for name, gradient in own.items():
             if not on_cpu(gradient) and gradient.numel():
                 by_type.setdefault(gradient.dtype, {})[name] = gradient
         for same in by_type.values():
-            largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
-            found.append((worker, tuple(same), largest.isfinite()))
+            largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf)).float()
+            found.append((worker, tuple(same), (1,) * len(same), largest))
     return found
 
 

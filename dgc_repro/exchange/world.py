@@ -145,7 +145,10 @@ class World:
             return self._reduce(SUM, None, first.dtype, size)
         flat = side_by_side(out.tensors) if x.tensors is out.tensors else None
         if flat is not None:
-            flat.mul_(share)
+            if x.on_gpu:
+                kernels.scale(x, share, x)
+            else:
+                flat.mul_(share)
             return self._reduce(SUM, flat, flat.dtype, size)
         flat = buffer(size, first)
         pieces = Stretches(out, flat, np.array(starts(out.sizes), dtype=np.int64), out.sizes)

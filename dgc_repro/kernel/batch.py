@@ -37,7 +37,8 @@ class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
     ``energies``: see the function of this name; where they are known already, until the tensors are written
-    to."""
+    to. ``peaks``: the largest magnitude in each tile of values, as the first kernel on a GPU that has read
+    all of them has found it, f32; and how many tiles each tensor has."""
 
     __slots__ = (
         "_addresses",
@@ -46,6 +47,7 @@ class Batch:
         "energies",
         "names",
         "native",
+        "peaks",
         "sizes",
         "tensors",
     )
@@ -56,6 +58,7 @@ class Batch:
         self.sizes = tuple([tensor.numel() for tensor in tensors])
         self.native = _native(tensors)
         self.energies: Tensor | None = None
+        self.peaks: tuple[Tensor, tuple[int, ...]] | None = None
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         self._addresses: tuple[int, ...] | None = None
         self._on_gpu: bool | None = None
@@ -110,7 +113,7 @@ class Batch:
         part.tensors = [self.tensors[i] for i in chosen]
         part.sizes = tuple([self.sizes[i] for i in chosen])
         part.native = self.native or _native(part.tensors)
-        part.energies = None
+        part.energies = part.peaks = None
         part._pointers = None
         part._addresses = None
         part._on_gpu = self._on_gpu or None  # a part of what is not may be
@@ -132,7 +135,7 @@ class Stretches(Batch):
         self.names = of.names
         self.sizes = sizes
         self.native = of.native
-        self.energies = None
+        self.energies = self.peaks = None
         self._on_gpu = of.on_gpu
         self._pointers = None
         self._addresses = None
@@ -204,8 +207,8 @@ def _has_triton() -> bool:
 
 def add(
     a: Batch,
-    b: Sequence[Tensor],
-    to: Sequence[Tensor],
+    b: Batch | Sequence[Tensor],
+    to: Batch | Sequence[Tensor],
     weight: float = 1.0,
     *,
     measured: bool = False,
@@ -214,7 +217,9 @@ def add(
     the energies of ``to`` will be needed; kernels find them in the same pass.
 
     Raises ValueError where the sizes differ."""
-    total, term = a.like(to), a.like(b)
+    total = to if isinstance(to, Batch) else a.like(to)
+    term = b if isinstance(b, Batch) else a.like(b)
+    total.energies = total.peaks = None
     if not a.sizes == term.sizes == total.sizes:
         wrong = next(i for i, n in enumerate(a.sizes) if not n == term.sizes[i] == total.sizes[i])
         raise ValueError(
@@ -230,10 +235,10 @@ def add(
     if a.on_gpu:
         from dgc_repro.kernel.gpu import dense
 
-        dense.add(a, b, total, weight, measured=measured)
+        dense.add(a, term, total, weight, measured=measured)
         total._on_gpu = True
         return total
-    for one, two, three in zip(a.tensors, b, to, strict=True):
+    for one, two, three in zip(a.tensors, term.tensors, total.tensors, strict=True):
         # A payload's values may have another shape than the state.
         torch.add(one.view(-1), two.view(-1), alpha=weight, out=three.view(-1))
     return total

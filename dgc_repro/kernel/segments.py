@@ -46,6 +46,11 @@ class Segments(Batch):
         """Float32 zeros with the names and shapes of a batch, on its device."""
         return cls.zeros(batch.names, [tensor.shape for tensor in batch.tensors], batch.device)
 
+    def twin(self) -> Segments:
+        """Others of the same names and shapes, whose values are undefined."""
+        shapes = [tensor.shape for tensor in self.tensors]
+        return Segments(self.names, shapes, torch.empty_like(self.flat))
+
     def of(self, names: tuple[str, ...]) -> Batch:
         """The tensors of these names."""
         if names == self.names:

@@ -226,7 +226,7 @@ def test_undo_a_step_that_is_undone_leaves_no_trace(index: int) -> None:
     for exchange in (tried, plain):
         play(exchange, setting, [tensors(worker, 0) for worker in range(workers)])
     states = [copied(tried.states(worker)) for worker in range(workers)]
-    tried.keep()
+    tried.hold()
     tried.run([tensors(worker, 5) for worker in range(workers)], setting.plan).finish()
     tried.put()
     tried.undo()

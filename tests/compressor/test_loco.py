@@ -88,7 +88,7 @@ def test_skipped_steps_do_not_count_towards_a_reset(skipped: tuple[int, ...]) ->
     for step, given in enumerate(random_steps(SIZE, workers=2, steps=9)):
         gradients = [{"x": own} for own in given]
         if step in skipped:
-            exchange.keep()
+            exchange.hold()
             play(exchange, setting, gradients)
             exchange.undo()
             continue

@@ -114,7 +114,7 @@ def test_the_frozen_variance_is_that_of_uncompressed_gradients(lost: str) -> Non
     for step, workers in enumerate(given):
         gradients = [{name: own.clone() for name in "xy"} for own in workers]
         if step == 2 and lost == "skipped":
-            exchange.keep()
+            exchange.hold()
             play(exchange, setting, gradients)
             exchange.undo()
             continue

@@ -171,8 +171,9 @@ class One(Simulated):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
         super().__init__()
         monkeypatch.setattr(module, "SEND_FIRST", frozenset({"cpu"}))
-        doubt = torch.tensor([is_finite])
-        monkeypatch.setattr(module, "_seen_on_gpu", lambda given: [(0, ("b",), doubt)])
+        largest = torch.tensor([1.0 if is_finite else torch.inf])
+        monkeypatch.setattr(module, "on_cpu", lambda tensor: False)
+        monkeypatch.setattr(module, "seen_on_gpu", lambda given: [(0, ("b",), (1,), largest)])
         monkeypatch.setattr(module, "first_non_finite", lambda gradients: None)
         self.world = World(1)
         self.exchange = Exchange(TOPK, self.parameters, self.world)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -32,13 +30,13 @@ COLUMNS, HEIGHT = 128, 1024  # columns of a tile, and rows that it sums
 STEP = 16  # rows at a time
 
 
-def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float, *, measured: bool) -> None:
+def add(a: Batch, b: Batch, to: Batch, weight: float, *, measured: bool) -> None:
     """to = a + weight * b, rounded once. ``measured``: with its energies."""
     on, counts = a.tensors[0], tiles(a.sizes, TILE)
     largest = peaks_of(a, counts)
     sums = on.new_empty(sum(counts) * measured, dtype=torch.float64)
     launch(
-        on, _add, counts, a.sizes, to, a, list(b), weight, largest, sums, PLAIN=weight == 1.0,
+        on, _add, counts, a.sizes, to, a, b, weight, largest, sums, PLAIN=weight == 1.0,
         MEASURED=measured, TILE=TILE,
     )  # fmt: skip
     if measured:

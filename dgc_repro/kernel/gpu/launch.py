@@ -197,8 +197,11 @@ def tiles(sizes: Numbers, width: int) -> Numbers:
 
 def peaks_of(x: Batch, counts: Numbers) -> Tensor:
     """A place for the bits of the largest magnitude in each tile (i32), which a kernel that reads every value
-    fills."""
-    return x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
+    fills. ``counts``: tiles of each tensor."""
+    found = x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
+    if x.peaks is None:
+        x.peaks = found.view(torch.float32), counts
+    return found
 
 
 def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
