@@ -31,8 +31,8 @@ class Cast(Compressor):
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         sent = [self.cast(x, context.at(worker)) for worker, x in enumerate(xs)]
         first = sent[0].values
-        mean = context.scratch("mean", first.numel(), first.dtype, first.device).copy_(first)
-        yield world.mean([mean, *(one.values for one in sent[1:])])
+        mean = context.scratch("mean", first.numel(), first.dtype, first.device)
+        yield world.mean([one.values for one in sent], mean)
         widen(mean, out, 1.0, accumulate=False, saturate=True)
         return sent
 

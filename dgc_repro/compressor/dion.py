@@ -149,7 +149,7 @@ class Dion(Compressor):
         else:
             for x, p in zip(xs, ps, strict=True):
                 times(x, q, p, transposed=False)  # P = M Q
-            yield world.mean(ps)
+            yield world.mean(ps, ps[0])
         work = scratch("work", num_p, dtype=torch.float64)
         lowrank.orthonormal(ps[0], tall, work, unit_p)
         for x, r in zip(xs, rs, strict=True):
@@ -158,8 +158,7 @@ class Dion(Compressor):
         if kind.is_whole:
             times(m, unit_p, mean_r, transposed=True)
         else:
-            mean_r.copy_(rs[0])
-            yield world.mean([mean_r, *rs[1:]])
+            yield world.mean(rs, mean_r)
 
         each = tall.each_q(unit)
         for r, its_unit in zip(tall.each_q(mean_r), each, strict=True):

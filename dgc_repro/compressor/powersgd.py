@@ -112,15 +112,15 @@ class PowerSGD(Compressor):
             if others:
                 torch.cat([x.tensors[i].reshape(-1) for i in others], out=first[num_p:])
         wholes = [Wholes(x.part(others)) for x in xs]
-        yield world.mean(firsts)
+        yield world.mean(firsts, firsts[0])
 
         p = scratch("unit", num_p)
         work = scratch("work", num_p, dtype=torch.float64)
         lowrank.orthonormal(firsts[0][:num_p], of, work, p)
         for m, q in zip(ms, qs, strict=True):
             lowrank.transposed_times(m, of, p, sums, q)  # Q_i = M_i^T P
-        mean_q = scratch("mean_q", num_q).copy_(qs[0])
-        yield world.mean([mean_q, *qs[1:]])
+        mean_q = scratch("mean_q", num_q)
+        yield world.mean(qs, mean_q)
 
         torch._foreach_copy_(list(last.tensors), list(of.each_q(mean_q)))
         if others:

@@ -89,8 +89,8 @@ class RandomK(Selecting):
         if not self.shared:
             return (yield from super().send(sent, out, world, context))
         first = sent[0].values
-        mean = context.scratch("mean", first.numel(), first.dtype, first.device).copy_(first)
-        yield world.mean([mean, *(one.values for one in sent[1:])])
+        mean = context.scratch("mean", first.numel(), first.dtype, first.device)
+        yield world.mean([one.values for one in sent], mean)
         replace(sent[0], buffer=mean.view(torch.uint8)).copy_to_(out, 1.0)
         return sent
 

@@ -67,7 +67,7 @@ class Junction:
         self.bad: list[str | None] = []
         self.plan = Plan(None)
         self._seen: list[Seen] = []  # of this step's gradients
-        # Of what a part of a step has been given at a rung, what a kernel reads that finds the largest anyway.
+        # Of what a part of a step is given at a rung, what a kernel reads that finds the largest anyway.
         self._read: dict[tuple[int, int | None], frozenset[str]] = {}
 
     def begin(self, plan: Plan) -> None:

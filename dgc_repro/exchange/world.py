@@ -67,13 +67,16 @@ class Wait:
 
 @dataclass
 class _Reduction:
-    """The tensors of the workers hosted here, combined in the first one's. ``size``: values; ``then``: what
-    follows the collective."""
+    """What the workers hosted here hand over of ``size`` values. ``flat``: combined in the first one's, and
+    the answer ends there; or ``fill``: writes it into a piece of what travels, which ``buffer`` makes of so
+    many values. ``then``: what follows the collective, from the piece."""
 
     wait: Wait
-    flat: Tensor | None
     size: int
-    then: Callable[[], object] | None
+    flat: Tensor | None = None
+    fill: Callable[[Tensor], object] | None = None
+    buffer: Callable[[int], Tensor] | None = None
+    then: Callable[[Tensor], object] | None = None
 
 
 @dataclass
@@ -121,14 +124,14 @@ class World:
 
     # What methods ask for.
 
-    def mean(self, flats: Sequence[Tensor]) -> Wait:
-        """The mean over all workers of flat tensors of any float type. It ends in ``flats[0]``, and the
-        others are read until then. Each is scaled before the sum, as DDP does."""
-        share, total = self._stands_for / self.size, flats[0]
-        total.mul_(share)
+    def mean(self, flats: Sequence[Tensor], to: Tensor) -> Wait:
+        """The mean over all workers of flat tensors of any float type, which are read until then. It ends in
+        ``to``, which may be ``flats[0]``. Each is scaled before the sum, as DDP does."""
+        share, total = self._stands_for / self.size, to
+        torch.mul(flats[0], share, out=total)
         for other in flats[1:]:
             total += other * share  # as real processes: the product is rounded before it is added
-        return self._reduce(SUM, total, total.dtype, total.numel())
+        return self._reduce(SUM, total.dtype, total.numel(), total)
 
     def average(
         self, xs: Sequence[Batch], out: Batch, buffer: Callable[[int, Tensor], Tensor]
@@ -142,18 +145,22 @@ class World:
             kernels.scale(x, share, out)
             for other in xs[1:]:
                 kernels.add_scaled(other, share, out)
-            return self._reduce(SUM, None, first.dtype, size)
+            return self._reduce(SUM, first.dtype, size)
         flat = side_by_side(out.tensors) if x.tensors is out.tensors else None
         if flat is not None:
             if x.on_gpu:
                 kernels.scale(x, share, x)
             else:
                 flat.mul_(share)
-            return self._reduce(SUM, flat, flat.dtype, size)
-        flat = buffer(size, first)
-        pieces = Stretches(out, flat, np.array(starts(out.sizes), dtype=np.int64), out.sizes)
-        kernels.scale(x, share, pieces)
-        return self._reduce(SUM, flat, flat.dtype, size, lambda: kernels.scale(pieces, 1.0, out))
+            return self._reduce(SUM, flat.dtype, size, flat)
+        return self._reduce(
+            SUM,
+            first.dtype,
+            size,
+            fill=lambda piece: kernels.scale(x, share, _cut(out, piece)),
+            buffer=lambda total: buffer(total, first),
+            then=lambda piece: kernels.scale(_cut(out, piece), 1.0, out),
+        )
 
     def total(self, flats: Sequence[Tensor]) -> Wait:
         """The sum over all workers. It ends in ``flats[0]``."""
@@ -161,13 +168,13 @@ class World:
             flats[0].add_(other)
         if self._stands_for > 1:
             flats[0].mul_(self._stands_for)
-        return self._reduce(TOTAL, flats[0], flats[0].dtype, flats[0].numel())
+        return self._reduce(TOTAL, flats[0].dtype, flats[0].numel(), flats[0])
 
     def largest(self, flats: Sequence[Tensor]) -> Wait:
         """The element-wise maximum over all workers. It ends in ``flats[0]``."""
         for other in flats[1:]:
             torch.maximum(flats[0], other, out=flats[0])
-        return self._reduce(MAX, flats[0], flats[0].dtype, flats[0].numel())
+        return self._reduce(MAX, flats[0].dtype, flats[0].numel(), flats[0])
 
     def gather(self, rows: Sequence[Tensor], slot: Hashable, floats: float = 0.0) -> Wait:
         """Everybody's bytes, for all. ``rows``: u8, of one size on all workers. ``slot``: names where they
@@ -281,14 +288,15 @@ class World:
     def _reduce(
         self,
         how: str,
-        flat: Tensor | None,
         dtype: torch.dtype,
         size: int,
-        then: Callable[[], object] | None = None,
+        flat: Tensor | None = None,
+        **ways: Any,
     ) -> Wait:
-        """``flat``: None where the workers hosted here have been combined elsewhere."""
+        """Arguments are those of `_Reduction`; of simulated workers there is nothing to hand over."""
         wait = Wait(self, f"allreduce of {GRADIENT} ({size * dtype.itemsize} bytes)")
-        self._reductions.setdefault((how, dtype), []).append(_Reduction(wait, flat, size, then))
+        asked = _Reduction(wait, size, flat, **ways)
+        self._reductions.setdefault((how, dtype), []).append(asked)
         return wait
 
     def _begin_reductions(self, how: str, dtype: torch.dtype, same: Sequence[_Reduction]) -> None:
@@ -298,18 +306,31 @@ class World:
         self.ledger.floats += sum(one.size for one in same) if how == TOTAL else size / 4
         if self.simulated:
             for one in same:
-                one.wait.begin(then=one.then)
+                one.wait.begin()
             return
-        flats = [one.flat for one in same if one.flat is not None]
-        joined = flats[0] if len(flats) == 1 else torch.cat(flats)
+        total = sum(one.size for one in same)
+        buffer = next((one.buffer for one in same if one.buffer is not None), None)
+        if buffer is None and len(same) == 1:
+            assert same[0].flat is not None
+            joined = same[0].flat
+        else:
+            joined = (
+                torch.empty(total, dtype=dtype, device=self.device)
+                if buffer is None
+                else buffer(total)
+            )
+            for one, piece in zip(same, joined.split([o.size for o in same]), strict=True):
+                if one.fill is not None:
+                    one.fill(piece)
+                elif one.flat is not None:
+                    piece.copy_(one.flat)
         with asking(f"allreduce of {GRADIENT} ({size} bytes)", self.clock, is_timed=True):
             work = dist.all_reduce(joined, _operation(how), group=self.group, async_op=True)
-        if len(same) == 1:
-            same[0].wait.begin(work, then=same[0].then)
-            return
-        pieces = joined.split([one.size for one in same])
-        for one, flat, piece in zip(same, flats, pieces, strict=True):
-            one.wait.begin(work, then=partial(_put, flat, piece, one.then))
+        for one, piece in zip(same, joined.split([one.size for one in same]), strict=True):
+            then = one.then
+            if one.flat is not None and joined is not one.flat:
+                then = one.flat.copy_
+            one.wait.begin(work, then=None if then is None else partial(then, piece))
 
     def _begin_gathers(self, asked: Sequence[_Gather]) -> None:
         sizes = [one.rows[0].numel() for one in asked]
@@ -358,11 +379,9 @@ class World:
         self.ledger.add(purpose, collective, payload_bytes, self.size, seconds)
 
 
-def _put(flat: Tensor, piece: Tensor, then: Callable[[], object] | None) -> None:
-    """Copy a piece of several tensors that were combined together to where it is asked for."""
-    flat.copy_(piece)
-    if then is not None:
-        then()
+def _cut(of: Batch, flat: Tensor) -> Batch:
+    """A flat tensor as tensors with the sizes of a batch."""
+    return Stretches(of, flat, np.array(starts(of.sizes), dtype=np.int64), of.sizes)
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:

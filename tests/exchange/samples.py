@@ -30,7 +30,7 @@ class AllKinds(Compressor):
             [flat.to(dtype, copy=True) for flat in flats]
             for dtype in (torch.float32, torch.bfloat16, torch.float64)
         )
-        waits = [world.largest(largest), world.mean(half), world.mean(double)]
+        waits = [world.largest(largest), world.mean(half, half[0]), world.mean(double, double[0])]
         yield from waits
         total = (largest[0].double() + half[0].double() + double[0]).float()
         for tensor, piece in zip(out.tensors, total.split(out.sizes), strict=True):

@@ -98,9 +98,11 @@ PER_BYTE = {
 @pytest.mark.parametrize(
     ("kind", "payload", "collective"),
     [
-        (lambda world, n: world.mean([torch.ones(10)] * n), 40, "allreduce"),
+        (lambda world, n: world.mean([torch.ones(10)] * n, torch.ones(10)), 40, "allreduce"),
         (
-            lambda world, n: world.mean([torch.ones(10, dtype=torch.bfloat16)] * n),
+            lambda world, n: world.mean(
+                [halves := torch.ones(10, dtype=torch.bfloat16)] * n, halves
+            ),
             20,
             "allreduce",
         ),
@@ -142,7 +144,9 @@ def test_a_swap_brings_every_worker_its_letters_and_counts_each_byte_once(worker
 
 def test_what_is_asked_for_together_travels_together() -> None:
     world = World(2)
-    waits = [world.mean([torch.ones(2), torch.full((2,), float(n))]) for n in range(3)]
+    waits = [
+        world.mean([first := torch.ones(2), torch.full((2,), float(n))], first) for n in range(3)
+    ]
     for wait in waits:
         wait()
     assert world.ledger.calls_by_collective() == {"allreduce": 1}
