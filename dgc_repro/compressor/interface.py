@@ -160,9 +160,9 @@ class Compressor:
             found |= {f"{prefix}.{label}": one for label, one in inside.states(worker).items()}
         return found
 
-    def every_kept(self) -> Iterator[Kept]:
-        """All states of all workers, those of what is wrapped too."""
-        yield from self._all_kept.values()
+    def every_kept(self) -> Iterator[tuple[str, Kept]]:
+        """All states of all workers, those of what is wrapped too, with the last part of their labels."""
+        yield from self._all_kept.items()
         for _, inside in self.inside():
             yield from inside.every_kept()
 

@@ -37,6 +37,14 @@ class Kept:
         self._written.update(names)
         return [(one.of(names), to) for one, to in zip(self._before, now, strict=True)]
 
+    def add(self, worker: int, names: tuple[str, ...], more: Sequence[Tensor]) -> None:
+        """Add to the state of tensors, whether the step has renewed it or not."""
+        fresh = [place for place, name in enumerate(names) if name not in self._written]
+        before, now = self.renewing(names)[worker]
+        if before is not now and fresh:
+            torch._foreach_copy_([now.tensors[i] for i in fresh], [before.tensors[i] for i in fresh])
+        torch._foreach_add_(list(now.tensors), list(more))
+
     def hold(self) -> None:
         """A step begins that may be taken back."""
         if self._held:  # the last one has ended in an error

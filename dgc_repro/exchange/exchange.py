@@ -34,7 +34,6 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.world import Wait, World
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.segments import Segments
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import Plan
 
@@ -192,10 +191,10 @@ class Exchange:
         type rounds off is added to the residuals, where there are any: shards that FSDP has in bfloat16."""
         for group, names, narrow, wide in self._narrow:
             torch._foreach_copy_(narrow, wide)
-            residual = _residual(group.method, 0) if owe else None
+            residual = _residual(group.method) if owe else None
             if residual is not None:
                 rests = [mean - rounded for mean, rounded in zip(wide, narrow, strict=True)]
-                torch._foreach_add_(list(residual.of(names).tensors), rests)
+                residual.add(0, names, rests)
         self._narrow.clear()
 
     def hold(self) -> None:
@@ -229,7 +228,8 @@ class Exchange:
 
     def _every_kept(self) -> Iterator[Kept]:
         for group in self.groups:
-            yield from group.method.every_kept()
+            for _, kept in group.method.every_kept():
+                yield kept
 
     def _wide(
         self,
@@ -327,10 +327,10 @@ def in_memory_order(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _residual(method: Compressor, worker: int) -> Segments | None:
-    """What a method owes, by parameter, if it keeps that."""
-    states = method.states(worker).items()
-    return next((state for label, state in states if label.endswith("residual")), None)
+def _residual(method: Compressor) -> Kept | None:
+    """What a method owes, if it keeps that."""
+    every = method.every_kept()
+    return next((kept for label, kept in every if label.endswith("residual")), None)
 
 
 def _norm(tensors: list[Tensor]) -> float | Tensor:

@@ -165,6 +165,9 @@ class AfterBackward(Junction):
         self._first: dict[str, Tensor] = {}  # the first worker's, as they were
         self._names: tuple[str, ...] = exchange.names  # that count in this step
         self._under_way: Running | None = None
+        # A contiguous gradient of these is as they are, and as it lies in memory.
+        learn = parameters.items()
+        self._plain = {n for n, p in learn if p.is_contiguous() and not p.is_complex()}
 
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
@@ -181,11 +184,14 @@ class AfterBackward(Junction):
             gradient = parameter.grad
             if gradient is None or not parameter.requires_grad:
                 continue
-            gradient = _laid_out_like(parameter, gradient, name)
-            parameter.grad = gradient
-            if is_first:
-                self._first[name] = gradient
-            found[name] = in_memory_order(gradient)
+            if not (name in self._plain and _is_plain(gradient)):
+                gradient = _laid_out_like(parameter, gradient, name)
+                parameter.grad = gradient
+            found[name] = gradient
+        if is_first:
+            self._first |= found
+        for name in found.keys() - self._plain:
+            found[name] = in_memory_order(found[name])
         self._given.append(found)
         self.bad.append(first_non_finite(found))
         return self.bad[-1]
@@ -244,8 +250,10 @@ class AfterBackward(Junction):
         if not happens:
             exchange.told.clear()
             return False, sums
-        for name in self._names if given else ():
-            if name not in self.absent:
+        # Workers that take turns have replaced the first one's; one alone may have lacked some.
+        lacking = lacks[0] if len(given) == 1 else self._first
+        for name in lacking if given else ():
+            if name in self._first and name not in self.absent:
                 self.parameters[name].grad = self._first[name]
         return True, sums
 
@@ -424,6 +432,8 @@ def on_cpu(tensor: Tensor) -> bool:
 
 def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
     """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each."""
+    if not gradients or not on_cpu(next(iter(gradients.values()))):
+        return None  # all are on one device
     wide: dict[str, Tensor] = {}
     others: dict[str, Tensor] = {}
     for name, gradient in gradients.items():
@@ -462,6 +472,11 @@ def seen_on_gpu(given: Sequence[Mapping[str, Tensor]]) -> list[Seen]:
             largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf)).float()
             found.append((worker, tuple(same), (1,) * len(same), largest))
     return found
+
+
+def _is_plain(gradient: Tensor) -> bool:
+    """Whether values lie as they are, one after another."""
+    return gradient.layout is torch.strided and gradient.is_contiguous() and not gradient.is_neg()
 
 
 def _laid_out_like(parameter: Tensor, gradient: Tensor, name: str) -> Tensor:

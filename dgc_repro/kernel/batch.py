@@ -255,7 +255,7 @@ def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
         dense.scale(x, weight, to)
         return
     for one, two in zip(x.tensors, to.tensors, strict=True):
-        torch.mul(one, weight, out=two)
+        torch.mul(one.view(-1), weight, out=two.view(-1))
 
 
 def add_scaled(x: Batch, weight: float, to: Batch) -> None:
