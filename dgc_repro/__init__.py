@@ -73,7 +73,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.results import load_results as load_results
     from dgc_repro.results import load_runs as load_runs
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _PUBLIC = {
     "BF16": "compressor.bf16",
     "BlockMomentum": "compressor.block_momentum",

@@ -1,6 +1,6 @@
 """Names for compressors and policies of your own (docs/adding-a-compressor.md).
 
-They are stable from 0.2.0 on, as the names of `dgc_repro` are. They stand apart because most users need none
+They are stable from 0.3.0 on, as the names of `dgc_repro` are. They stand apart because most users need none
 of them, and because `dgc_repro.checked` is a module already.
 """
 
@@ -13,7 +13,7 @@ from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
 from dgc_repro.kernel.select import Selection
-from dgc_repro.payload import BatchPayload, Sparse
+from dgc_repro.payload import BatchPayload, Sparse, Wholes
 from dgc_repro.policy.interface import (
     ENERGIES,
     MEAN,
@@ -53,6 +53,7 @@ __all__ = [
     "State",
     "Step",
     "StepReport",
+    "Wholes",
     "World",
     "Wrapper",
     "checked",

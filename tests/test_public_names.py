@@ -39,7 +39,7 @@ STABLE = """
 STABLE_FOR_EXTENSIONS = """
     checked Count Positive Share one_of within
     Compressor Context Step Wrapper PerTensor World Batch Segments
-    DensitySparsifier Selecting Quantizer num_kept select Selection BatchPayload Sparse
+    DensitySparsifier Selecting Quantizer num_kept select Selection BatchPayload Sparse Wholes
     EpochReport Plan Policy Rungs State StepReport ENERGIES MEAN OWN SPREAD
 """
 

@@ -4,7 +4,7 @@ Paper: Open Compute Project, "OCP microscaling formats (MX) specification", vers
 6.3; Rouhani et al., "Microscaling data formats for deep learning", 2023 (arXiv:2310.10537). NVFP4: NVIDIA,
 "Pretraining large language models with NVFP4", 2025 (arXiv:2509.25149), its appendix on quantization. FP8:
 Micikevicius et al., "FP8 formats for deep learning", 2022 (arXiv:2209.05433), with one scale a tensor.
-Asks: `Gather` of what a tensor's values take:
+Asks: to gather what a tensor's values take:
 
     ==================  ==========  ===============================  ===================
     format              numbers     bytes of n values                bits a value, large n

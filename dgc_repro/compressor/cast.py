@@ -1,6 +1,6 @@
 """What casts to half precision share: the exchange, and what is sent.
 
-Asks: `Mean` of the tensor in the narrow type, 2 n bytes. The tensors of a batch are averaged as one.
+Asks: the mean of the tensor in the narrow type, 2 n bytes. The tensors of a batch are averaged as one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Paper: Peng, Quesnelle, Kingma, "DeMo: Decoupled momentum optimization", 2024 (arXiv:2411.19870), algorithm 1;
 numbers are those of the authors' code (bloc97/DeMo): blocks of 64 x 64, k = 32, decay 0.999.
-Asks: `Gather` of k entries a block of h x w values, all of them in a smaller block: with K of a tensor, 4 K
+Asks: to gather k entries a block of h x w values, all of them in a smaller block: with K of a tensor, 4 K
 bytes of values and log2(h w) bits a place, filled up to whole groups of codes: 3 ceil(K / 2) for 64 x 64.
 Differs: the momentum is the residual of the `ErrorFeedback` around this, whose decay is the paper's beta:
 wrap=[error_feedback], wrapper.error_feedback.decay=0.999; the optimizer's momentum is 0. It is in units of

@@ -1,6 +1,6 @@
 """No compression: the gradient itself, averaged by one allreduce.
 
-Asks: `Mean` of the tensor, 4 n bytes. Own = sent, so an error feedback around it keeps nothing,
+Asks: the mean of the tensor, 4 n bytes. Own = sent, so an error feedback around it keeps nothing,
 and rung 0 of a ladder is this.
 """
 

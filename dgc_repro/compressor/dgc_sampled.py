@@ -5,7 +5,7 @@ training", ICLR 2018 (arXiv:1712.01887), section 5 ("we sample 0.1 % to 1 % of t
 perform top-k selection on the samples to estimate the threshold; if the number of gradients
 exceeding the threshold is far more than expected, a precise threshold is estimated from the already
 selected gradients"). The numbers are those of the authors' code (synxlin/deep-gradient-compression).
-Asks: `GatherRagged` of k' entries, 0.8 k <= k' <= k = max(1, round(n density)), fewer than 0.8 k only
+Asks: to gather k' entries, 0.8 k <= k' <= k = max(1, round(n density)), fewer than 0.8 k only
 where ten lowerings find no more: 8 bytes of header, places and values as in topk.
 Differs: where more than k pass the threshold, the k largest of them are sent, always (the authors'
 code cuts the first k by place where there are fewer than 1.3 k: the end of the tensor starves). The

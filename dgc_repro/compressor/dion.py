@@ -4,9 +4,9 @@ Paper: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan, Langford, "Dion: Distributed
 2025 (arXiv:2504.05295), with its compressed synchronization of data-parallel gradients and decoupled
 momentum; checked against the authors' code (microsoft/dion, `dion_reference.py`). The other half is
 optimizer=dion.
-Asks: for a matrix `Mean` of P, then `Mean` of R: 4 r rows + 4 r cols bytes. For a matrix whose factors would
-be no smaller, r (rows + cols) >= rows cols, `Mean` of its momentum: 4 rows cols bytes. For any other tensor
-`Mean` of the tensor: 4 n bytes. Keeps Q, 4 r min(rows, cols) bytes a matrix.
+Asks: for a matrix the mean of P, then that of R: 4 r rows + 4 r cols bytes. For a matrix whose factors would
+be no smaller, r (rows + cols) >= rows cols, the mean of its momentum: 4 rows cols bytes. For any other tensor
+the mean of the tensor: 4 n bytes. Keeps Q, 4 r min(rows, cols) bytes a matrix.
 
     M_i = M_i + G_i;  P = orthonormal(Mean(M_i Q));  R_i = M_i^T P;  R = Mean(R_i)
     M_i = M_i - (1 - mu) P R_i^T;  Q = R with columns of norm 1;  answer = P Q^T

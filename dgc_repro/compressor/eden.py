@@ -4,7 +4,7 @@ Paper: Vargaftik et al., "EDEN: communication-efficient and robust distributed m
 learning", ICML 2022 (arXiv:2108.08842), algorithm 1, with the Hadamard rotation; with one bit, Vargaftik et
 al., "DRIVE: one-bit distributed mean estimation", NeurIPS 2021 (arXiv:2105.08339), algorithm 1. Rotation,
 levels and scale were compared with the authors' code (amitport/EDEN-Distributed-Mean-Estimation).
-Asks: `Gather` of a 32-bit key (not where it is ``shared``), one float32 scale a block and b bits an entry:
+Asks: to gather a 32-bit key (not where it is ``shared``), one float32 scale a block and b bits an entry:
 4 + 4 ceil(n / block) + D b / 8 bytes, D = n with the last block filled up to a power of two (at least 32).
 Differs: the authors rotate a whole model filled up to a power of two; here blocks of ``block`` values have a
 rotation and a scale of their own, so that at most one block a tensor is filled up. The authors' fractional

@@ -2,7 +2,7 @@
 
 Paper: Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML
 2019 (arXiv:1901.09847), algorithm 1, with wrap=[error_feedback].
-Asks: `Gather` of one float32 scale and one bit a value: 4 + 4 ceil(n / 32) bytes.
+Asks: to gather one float32 scale and one bit a value: 4 + 4 ceil(n / 32) bytes.
 Differs: the paper is silent on more workers than one; answers are averaged, as of any other method. One
 scale a tensor, as the paper's layer-wise experiments. One bit has no room for sign(0): an exact 0 is
 sent as +, and the error feedback takes it back. The residual is in units of the gradient

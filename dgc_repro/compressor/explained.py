@@ -1,4 +1,4 @@
-"""How much of a tensor a payload explains: what `Choose` compares.
+"""How much of a tensor a payload explains: what a policy compares.
 
 ||x||^2 - ||x - C(x)||^2 is ||C(x)||^2 where C keeps entries of x as they are (the ratio of GraVAC,
 section III), and unlike it never counts noise that a quantizer adds as signal.

@@ -3,7 +3,7 @@
 Paper: Micikevicius et al., "Mixed precision training", ICLR 2018 (arXiv:1710.03740), section 3,
 names the format and its range; sending gradients in it is common practice (torch's
 fp16_compress_hook), the "AMP" of GraVAC's related work.
-Asks: `Mean` of the tensor in fp16, 2 n bytes.
+Asks: the mean of the tensor in fp16, 2 n bytes.
 Differs: no loss scaling. A finite value beyond +-65504 is sent as +-65504 instead of an infinity, and
 so is the mean, which the narrow sum may round up past it; under 2^-24 (6e-8) values vanish. What is
 not finite stays so. The average is made in fp16 by the allreduce: each worker's value is scaled by

@@ -42,7 +42,9 @@ class Kept:
         fresh = [place for place, name in enumerate(names) if name not in self._written]
         before, now = self.renewing(names)[worker]
         if before is not now and fresh:
-            torch._foreach_copy_([now.tensors[i] for i in fresh], [before.tensors[i] for i in fresh])
+            torch._foreach_copy_(
+                [now.tensors[i] for i in fresh], [before.tensors[i] for i in fresh]
+            )
         torch._foreach_add_(list(now.tensors), list(more))
 
     def hold(self) -> None:

@@ -2,7 +2,7 @@
 
 Paper: Horvath et al., "Natural compression for distributed deep learning", 2019 (MSML 2022,
 arXiv:1905.10988), section 2.
-Asks: `Gather` of a sign bit and an 8-bit exponent a value: n + 4 ceil(n / 32) bytes, 9 bits a value.
+Asks: to gather a sign bit and an 8-bit exponent a value: n + 4 ceil(n / 32) bytes, 9 bits a value.
 Differs: below float32's normal range (2^-126) there are no exponents left in eight bits: such a value
 becomes 0 or 2^-126, with the right mean. Above 2^127 there is no float32 power of two: such a value
 becomes 2^127, the only place where there is a bias.

@@ -2,7 +2,7 @@
 
 Paper: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed
 training of speech DNNs", Interspeech 2014, sections 3.1 and 3.2.
-Asks: `Gather` of two float32 means a column and one bit a value: 8 columns + 4 ceil(n / 32) bytes.
+Asks: to gather two float32 means a column and one bit a value: 8 columns + 4 ceil(n / 32) bytes.
 Differs: the paper exchanges quantized shards and quantizes their sums again; here everybody gathers
 everybody's bits. The paper's columns are those of its weight matrices; here a matrix is the tensor seen
 as shape[0] rows by the rest as columns, and a vector or a scalar is one column (so is the model under

@@ -3,7 +3,7 @@
 Paper: Tang et al., "1-bit Adam: communication efficient large-scale training with Adam's convergence speed",
 ICML 2021 (arXiv:2102.02888), algorithm 1; checked against DeepSpeed (`onebit/adam.py`). The other half is
 optimizer=adam with ``freeze_steps``: the variance stays as it is after so many steps.
-Asks: `Mean` of the gradient (4 n bytes) in the first ``warmup_steps`` exchanges of a tensor, then what the
+Asks: the mean of the gradient (4 n bytes) in the first ``warmup_steps`` exchanges of a tensor, then what the
 wrapped compressor asks. Keeps 4 n bytes, beside those of the error feedback
 inside.
 Differs: the answer is the gradient from which Adam computes the momentum that was exchanged, so the optimizer

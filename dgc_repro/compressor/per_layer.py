@@ -2,7 +2,7 @@
 
 Papers that leave biases and normalization layers uncompressed (PowerSGD: "vector-shaped
 parameters") do it with this wrapper; those that compress every tensor (GraVAC) go without.
-Asks: `Mean` for the exempt tensors, what the wrapped compressor asks for the others.
+Asks: the mean of the exempt tensors, and what the wrapped compressor asks for the others.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ class PerLayer(Wrapper):
         """Whether this tensor goes dense."""
         dense, _ = _parts(tuple(self.dense), self.smaller_than, (name,), (tensor.shape,))
         return bool(dense)
-
-    def _exempt_by_shape(self, tensor: Tensor) -> bool:
-        return _is_exempt(tuple(self.dense), self.smaller_than, tensor.shape)
 
 
 def _is_exempt(dense: Sequence[str], smaller_than: int, shape: torch.Size) -> bool:

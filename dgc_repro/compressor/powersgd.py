@@ -2,8 +2,8 @@
 
 Paper: Vogels, Karimireddy, Jaggi, "PowerSGD: Practical low-rank gradient compression for distributed
 optimization", NeurIPS 2019 (arXiv:1905.13727), algorithm 1; its error feedback is algorithm 2.
-Asks: for a matrix `Mean` of P, then `Mean` of Q: 4 r rows + 4 r cols bytes. For any other tensor
-`Mean` of the tensor: 4 n bytes. All P of a batch are averaged as one tensor, and so are
+Asks: for a matrix the mean of P, then that of Q: 4 r rows + 4 r cols bytes. For any other tensor
+the mean of the tensor: 4 n bytes. All P of a batch are averaged as one tensor, and so are
 all Q. Keeps Q, 4 r cols bytes a matrix.
 
     P = M_i Q;  P = Mean(P);  P = orthogonalize(P);  Q_i = M_i^T P;  Q = Mean(Q_i);  mean = P Q^T

@@ -3,7 +3,7 @@
 Paper: Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and encoding",
 NeurIPS 2017 (arXiv:1610.02132): section 3 (quantizer, lemma 3.1; Elias coding, theorem 3.2), section 4
 (buckets, max-norm), appendix (the codes).
-Asks: `Gather` of n codes of b = ceil(log2(2 s + 1)) bits and one float32 norm a bucket:
+Asks: to gather n codes of b = ceil(log2(2 s + 1)) bits and one float32 norm a bucket:
 n b / 8 + 4 ceil(n / bucket) bytes, filled up to whole groups of codes a row
 (`CodeLayout.num_bytes`).
 Differs: codes travel with a fixed width; `elias_bits` tells what the paper's coding of the same codes

@@ -3,7 +3,7 @@
 Paper: Fang et al., "RedSync: reducing synchronization bandwidth for distributed deep learning
 training system", Journal of Parallel and Distributed Computing, 2019 (arXiv:1808.04357),
 algorithm 2 (trimmed top-k), algorithm 3 (threshold binary search), section on quantization.
-Asks: `GatherRagged` of k' entries, k <= k' <= 2 k (and at most n), k = max(1, round(n density)); k' = k
+Asks: to gather k' entries, k <= k' <= 2 k (and at most n), k = max(1, round(n density)); k' = k
 below ``search_from`` values: 8 bytes of header, places and values as in topk. ``quantized``: header,
 places and one value of 4 bytes; there k' < k where fewer than k entries have the sign of the step.
 Differs: k' lies in [k, 2 k] whatever the data: where the search finds no such threshold (equal

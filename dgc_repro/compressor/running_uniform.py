@@ -4,7 +4,7 @@ Paper: a reading of the quantizer in "Distributed Model Training With Dynamic Gr
 does not say where the scale comes from; such observers are common for activations (Jacob et al.,
 "Quantization and training of neural networks for efficient integer-arithmetic-only inference", CVPR 2018,
 arXiv:1712.05877, section 3.1).
-Asks: `Gather` of n codes of b bits and one float32 scale a tensor, as `Uniform` without blocks.
+Asks: to gather n codes of b bits and one float32 scale a tensor, as `Uniform` without blocks.
 Differs: `Uniform` takes the scale from the values of the step. Here it never falls, so that no value is
 clipped and a gradient that shrinks uses fewer and fewer of the codes: values under half a step are sent as 0.
 On a ladder only the state of the chosen rung moves. ``train.reshard=mean`` may lower the m of a worker.

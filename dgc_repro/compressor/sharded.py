@@ -6,7 +6,7 @@ and Kwok, "Communication-efficient distributed blockwise momentum SGD with error
 (dist-EF-SGD), NeurIPS 2019 (arXiv:1905.10936), algorithm 2, with one parameter server. Here every
 worker is the server of one shard, as in Tang et al., "1-bit Adam", ICML 2021 (arXiv:2102.02888),
 whose implementation (DeepSpeed) calls the owner's residual "server error".
-Asks: `AllToAll` of the own shards (all but the one kept), then `Gather` of the compressed averages.
+Asks: to swap shards (all but the one kept), then to gather the compressed averages.
 With P bytes for the whole tensor: P (N - 1) / N, then a payload of P / N, which the allgather
 carries N - 1 times: 2 P (N - 1) / N on the wire, where gathering takes P (N - 1). What a
 sparsifier chose falls unevenly into the shards: its lengths travel first, 8 bytes a part (24 a shard

@@ -4,7 +4,7 @@ Paper: Abdelmoniem, Elzanaty, Alouini and Canini, "An efficient statistical-base
 compression technique for distributed training systems", MLSys 2021 (arXiv:2101.10761), section 2,
 corollaries 1.1 to 1.3 (exponential, gamma, generalized Pareto), lemma 2 and its corollaries (what
 exceeds a threshold, in stages), algorithm 1 (adapted number of stages).
-Asks: `GatherRagged` of k' entries: 8 bytes of header, places and values as in topk. k' is what passes
+Asks: to gather k' entries: 8 bytes of header, places and values as in topk. k' is what passes
 the fitted threshold, near k = max(1, round(n density)). The adaptation corrects what is more than 20 % off,
 but stages are whole numbers, so it does not always get there. Measured at densities 0.1, 0.01 and 0.001 on
 30,000 values, drawn anew in each step (normal, normal of log-normal scale, Laplace, Student's t with 3

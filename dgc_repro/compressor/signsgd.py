@@ -3,7 +3,7 @@
 Paper: Bernstein et al., "signSGD: compressed optimisation for non-convex problems", ICML 2018
 (arXiv:1802.04434), signSGD with majority vote; Bernstein et al., "signSGD with majority vote is
 communication efficient and fault tolerant", ICLR 2019 (arXiv:1810.05291), algorithm 1 without momentum.
-Asks: `Gather` of one bit a value: 4 ceil(n / 32) bytes.
+Asks: to gather one bit a value: 4 ceil(n / 32) bytes.
 Differs: no parameter server; everybody gathers everybody's bits and counts the votes. The papers leave
 sign(0) open, and one bit has no room for it. An exact 0 is sent as + or as -, by turns from worker to
 worker and from step to step, so that a value that is 0 on all workers comes out as 0 with an even

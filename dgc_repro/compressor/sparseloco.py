@@ -4,7 +4,7 @@ Paper: Sarfi, Thérien, Lidin, Belilovsky, "Communication efficient LLM pre-trai
 (arXiv:2508.15706): top-k of each chunk, 2-bit values, and error feedback whose residual decays. Numbers and
 quantizer are those of the authors' code (tplr-ai/templar, CCLoco): chunks of 64 x 64, k = 64, decay 0.95,
 bins over 6 standard deviations.
-Asks: `Gather` of k = max(1, round(c density)) entries a chunk of c values (fewer of a shorter last chunk):
+Asks: to gather k = max(1, round(c density)) entries a chunk of c values (fewer of a shorter last chunk):
 4 x 2^b bytes of levels a tensor, then, of K entries of the tensor, log2(c) bits a place and b bits a value,
 each filled up to whole groups of codes: 3 ceil(K / 2) + ceil(K / 4) bytes for c = 4096 and b = 2.
 Differs: this is the compressor alone. It works on gradients, where the paper sends the difference of weights

@@ -3,8 +3,8 @@
 Paper: Wen et al., "TernGrad: ternary gradients to reduce communication in distributed deep learning",
 NeurIPS 2017 (arXiv:1705.07878): ternary gradients, layer-wise ternarizing, gradient clipping, scaler
 sharing.
-Asks: `Gather` of n codes of 2 bits and one float32 scale: n / 4 + 4 bytes, filled up to whole bytes;
-with ``shared_scale`` `Max` of the scale (4 bytes) first.
+Asks: to gather n codes of 2 bits and one float32 scale: n / 4 + 4 bytes, filled up to whole bytes;
+with ``shared_scale`` the largest scale (4 bytes) first.
 With exchange.aggregation=sharded each shard has a scale of its own; with ``shared_scale`` it is refused.
 Differs: the paper's parameter server sends the averaged ternary gradients in log2(2 N + 1) bits back; here
 everybody gathers everybody's codes. Sigma is taken about 0, sqrt(sum g^2 / n), as of the Gaussian of mean 0

@@ -5,7 +5,7 @@ Paper: Aji and Heafield, "Sparse communication for distributed gradient descent"
 from the R-quantile of a sample of 0.1 % of the gradient, because an exact one is slow. With a fixed
 ``threshold``: Strom, "Scalable distributed DNN training using commodity GPU cloud computing",
 Interspeech 2015, as Aji and Heafield read it (the values travel; Strom sends the threshold's sign).
-Asks: `GatherRagged` of k' entries: 8 bytes of header, places and values as in topk. k' is about
+Asks: to gather k' entries: 8 bytes of header, places and values as in topk. k' is about
 k = max(1, round(n density)): for 99.99 % of samples k' / k lies within 1 +- 1/2 (at least 64 sampled
 entries lie above the threshold). With a fixed threshold k' is whatever passes it, nothing included.
 Differs: the sample is one entry of each so many neighbours at hashed places, at least 64 n / k of

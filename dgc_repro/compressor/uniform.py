@@ -2,7 +2,7 @@
 
 Paper: the plain reading of the quantizer in "Distributed Model Training With Dynamic Gradient
 Compression" (section III: k-bit gradient quantization, k from 4 to 16), which does not say more.
-Asks: `Gather` of n codes of b bits and one float32 scale a tensor or block:
+Asks: to gather n codes of b bits and one float32 scale a tensor or block:
 n b / 8 + 4 ceil(n / block) bytes, filled up to whole groups of codes a row
 (`CodeLayout.num_bytes`).
 Differs: the paper is silent on scale, rounding and packing. Here the scale is max|x| / Q, so that

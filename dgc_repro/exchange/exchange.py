@@ -50,6 +50,9 @@ class Group:
     names: tuple[str, ...]
     method: Compressor
 
+    def __post_init__(self) -> None:
+        self.members = frozenset(self.names)
+
     @property
     def exact(self) -> bool:
         """Whether tensors travel in their own type."""
@@ -153,7 +156,8 @@ class Exchange:
         for number, group in enumerate(self.groups):
             names = group.names
             if not whole:
-                names = tuple([name for name in names if name in gradients[0]])
+                # In the order of a bucket, whose tensors lie side by side.
+                names = tuple([name for name in gradients[0] if name in group.members])
             if not names:
                 continue
             given = [[own[name] for name in names] for own in gradients]

@@ -22,7 +22,6 @@ from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import Junction, Parameters
 from dgc_repro.exchange.sketch import common_square, sketch
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
 
 
@@ -82,7 +81,7 @@ class Steps:
         # it: otherwise its end would count as time of the next step.
         self.times_steps = measures(self.policy) or self.policy.watches == SPREAD
         self._kept: tuple[list[Tensor], list[Tensor]] = [], []  # buffers, and their values before
-        self._copies = Workspace()  # where these values are kept
+        self._copies: list[Tensor] = []  # where these values are kept
 
     def begin(self, step: int) -> None:
         """Plan a step, before its backward."""
@@ -97,10 +96,12 @@ class Steps:
         Batch-norm statistics see the inputs of a gradient that is not finite; `settle` puts them back."""
         if self.may_skip and model.training and not self._kept[0]:
             buffers = list(model.buffers())
-            copies = self._copies.spares(("kept",), buffers)
-            self._kept = buffers, copies
+            alike = [(one.shape, one.dtype) for one in self._copies]
+            if alike != [(one.shape, one.dtype) for one in buffers]:
+                self._copies = [torch.empty_like(one) for one in buffers]
+            self._kept = buffers, self._copies
             with torch.no_grad():
-                copy_all(copies, buffers)
+                copy_all(self._copies, buffers)
 
     def open(self, index: int, names: Collection[str] | None = None) -> str | None:
         """Backward of the ``index``-th worker hosted here is over. The name of a gradient that is not finite,
@@ -171,7 +172,7 @@ class Steps:
         )
 
     def choose(self, energies: Tensor) -> int:
-        """What answers `Choose`: the policy's rung, and its state is kept."""
+        """The policy's rung, and its state is kept."""
         progress = self.progress
         progress.watched.chosen, progress.policy = self.policy.choose(progress.policy, energies)
         return int(progress.watched.chosen)

@@ -3,7 +3,7 @@
 ``local`` of the ``size`` workers live in this process: one, beside the other processes of a process group, or
 all of them (simulated). A collective takes what each worker hosted here hands over. What asks for one gets a
 `Wait`: the collective begins with the first wait of its round, together with all others of its kind that were
-asked for by then, as one. So a method with many requests costs one collective of each kind a round.
+asked for by then, as one. So a method that asks for much costs one collective of each kind a round.
 
 gloo lacks some types, and an unsupported one can hang a job for minutes: what is gathered, swapped or
 broadcast moves as bytes whatever is inside. Collectives are begun in one order from one thread.

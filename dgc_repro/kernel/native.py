@@ -66,9 +66,8 @@ class Layout(ctypes.Structure):
     )
 
 
-POINTER, INTEGER, INT32, INT64, FLOAT = (
+POINTER, INT32, INT64, FLOAT = (
     ctypes.c_void_p,
-    ctypes.c_int,
     ctypes.c_int32,
     ctypes.c_int64,
     ctypes.c_float,

@@ -6,8 +6,7 @@ can be thrown away between steps, and no checkpoint contains it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
@@ -24,13 +23,10 @@ class Workspace:
 
     def __init__(self) -> None:
         self._scratch: dict[Hashable, Tensor] = {}
-        self._spares: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
-        self.shaped: dict[tuple[str, ...], Any] = {}  # views of buffers (exchange/drive.py)
-        self._lists: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
 
     def scratch(self, key: Hashable, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A 1-d buffer of ``size`` elements whose content is undefined. One of bytes holds zeros, or what an
-        earlier step has left in it: bytes travel with gaps that nobody writes (exchange/packing.py), and what
+        earlier step has left in it: bytes travel with gaps that nobody writes, and what
         lay in the process's memory must not be sent in them."""
         buffer = self._scratch.get(key)
         if (
@@ -42,26 +38,3 @@ class Workspace:
             make = torch.zeros if dtype == torch.uint8 else torch.empty
             buffer = self._scratch[key] = make(size, dtype=dtype, device=device)
         return buffer if buffer.numel() == size else buffer[:size]
-
-    def storages(self) -> set[int]:
-        """Where the 1-d buffers lie: the addresses of their storages."""
-        return {buffer.untyped_storage().data_ptr() for buffer in self._scratch.values()}
-
-    def spare(self, key: tuple[str, ...], current: Tensor) -> Tensor:
-        """The other buffer of a pair: shaped as ``current``, never ``current`` itself."""
-        pair = self._spares.get(key)
-        if pair is None or all(current is not one for one in pair):
-            pair = self._spares[key] = (current, torch.empty_like(current))
-        return pair[1] if current is pair[0] else pair[0]
-
-    def spares(self, key: tuple[str, ...], current: Sequence[Tensor]) -> list[Tensor]:
-        """The same for a list of tensors."""
-        pairs = self._lists.setdefault(key, [])
-        pairs += [(tensor, torch.empty_like(tensor)) for tensor in current[len(pairs) :]]
-        found = []
-        for i, tensor in enumerate(current):
-            one, other = pairs[i]
-            if tensor is not one and tensor is not other:
-                one, other = pairs[i] = (tensor, torch.empty_like(tensor))
-            found.append(other if tensor is one else one)
-        return found

@@ -30,7 +30,7 @@ COLUMNS = (
 sent; ``raw_norms``, ``sent_norms``, ``candidate_norms``: sums over tensors of the norms of the gradient
 without its residual, of what was sent (none for a dense step), and of what the candidate would send."""
 _SENT = {"theta_min": 1, "candidate": 2}
-"""By branch, the place among `Choose`'s energies of what was sent; dense sends all of it."""
+"""By branch, the place among the energies of what was sent; dense sends all of it."""
 _DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
 _PREFIX = "decision/"
 

@@ -23,10 +23,9 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which rung each tensor takes in the next step. ``rung``: for all, None to ask `Choose`;
-    ``by_tensor``: exceptions; ``candidates``: the two rungs whose energies `Choose` reports;
-    ``norms``: whether it reports sums of per-tensor L2 norms too; ``measures``: whether `Choose`'s numbers
-    are reported with the signals of the step although the rung is known."""
+    """Which rung each tensor takes in the next step. ``rung``: for all, None to ask `Policy.choose`;
+    ``by_tensor``: exceptions; ``candidates``: the two rungs whose energies it gets; ``norms``: whether it
+    gets sums of per-tensor L2 norms too; ``measures``: whether it gets them although the rung is known."""
 
     rung: int | None
     by_tensor: Mapping[str, int] = field(default_factory=dict)
@@ -105,8 +104,14 @@ class Policy(Protocol):
         """The state after an epoch."""
 
     def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        """The rung and the state after, from the agreed energies (see `requests.Choose`). The rung is that
-        of this step; where the policy watches `ENERGIES`, of the next one that is not skipped."""
+        """The rung and the state after, from energies that all ranks share. The rung is that of this step;
+        where the policy watches `ENERGIES`, of the next one that is not skipped.
+
+        ``energies``: f32[3] or f32[6]. The first three are ||g||^2 and the energy ||g||^2 - ||g - C(g)||^2
+        that the weakest rung and the candidate explain, where g includes the residual. (The explained energy
+        of a sparsifier is ||C(g)||^2. It does not count a quantizer's noise as signal.) With `Plan.norms`
+        three L2 norms follow: of the gradient without its residual, and the square roots of the two explained
+        energies. All are sums over tensors and averages over workers."""
 
     def after_step(self, state: State, report: StepReport) -> State:
         """The state after a step that was not skipped; called where the policy `chooses`, or watches
