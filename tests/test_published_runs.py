@@ -83,7 +83,7 @@ def test_a_page_names_each_run_of_a_pool(place: Path) -> None:
         ("", "optimizer.clip_norm", 1.0),
         ("model=resnet101", "model.blocks", [1, 1, 1, 1]),
         ("compressor=topk", "wrapper.error_feedback.decay", 0.9),
-        ("compressor=randomk", "compressor.values", "fp16"),
+        ("compressor=randomk", "compressor.unbiased", True),
         ("network=ethernet_1gbit", "network.as_workers", 4),
         ("stopping.target=50", "stopping.every_steps", 7),
     ],
@@ -108,7 +108,12 @@ def test_a_record_without_a_setting_is_the_run_with_its_default_alone(
 
 @pytest.mark.parametrize(
     ("given", "gone", "value"),
-    [("", "launch.workers_per_node", 2), ("compressor=powersgd", "compressor.feedback", "mean")],
+    [
+        ("", "launch.workers_per_node", 2),
+        ("compressor=powersgd", "compressor.feedback", "mean"),
+        ("compressor=topk", "compressor.indices", "int32"),
+        ("compressor=topk", "compressor.values", "fp16"),
+    ],
 )
 def test_a_record_with_a_key_that_is_gone_is_the_run_without_it_where_it_did_nothing(
     given: str, gone: str, value: Any

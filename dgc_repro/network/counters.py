@@ -26,7 +26,7 @@ OF_THIS_PROCESS = "/proc/self/net/dev"
 PACKET_HEADER = 66
 PER_MESSAGE = 3 * 48
 LARGEST_SEGMENT = 1 << 20
-PIECE_BYTES = 1 << 20  # of exchange/process_group.py, which needs torch
+PIECE_BYTES = 1 << 20  # of exchange/world.py, which needs torch
 
 
 @dataclass(frozen=True)

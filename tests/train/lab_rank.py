@@ -18,17 +18,12 @@ from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.aggregation import aggregated
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.signals import share
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.world import World
 from dgc_repro.policy.gravac import GEOMETRIC, GraVAC
 from dgc_repro.policy.interface import Plan, StepReport
 from dgc_repro.train.meter import InterfaceMeter
 
-CPU = torch.device("cpu")
 STEPS = 2
 SMALL, LARGE = (300, 1000), (2000, 2000)
 METHODS: dict[str, tuple[Compressor, str, tuple[int, int]]] = {
@@ -86,28 +81,24 @@ def measured(
     policy: GraVAC | None = None,
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
-    link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
+    world = World()
     method = aggregated(method, aggregation)
     rungs = Rungs(policy)
-    exchange = GradientExchange(
-        method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose
-    )
-    meter = InterfaceMeter(link, "eth0")
+    exchange = Exchange(method, {"w": torch.empty(shape)}, world, seed=1, choose=rungs.choose)
+    meter = InterfaceMeter(world, "eth0")
     source = torch.Generator().manual_seed(dist.get_rank())
     meter.start()
     before = segments_sent_again()
     for step in range(STEPS):
         gradient: Tensor = torch.randn(shape, generator=source)
-        exchange.open(0, {"w": gradient}, rungs.plan(step))
-        share(link, [0.0, 1.0])
-        exchange.finish()
-        exchange.commit()
+        world.share([0.0, 1.0])
+        exchange.average([{"w": gradient}], rungs.plan(step))
         rungs.after_step(step)
     meter.stop()
     again = torch.tensor([segments_sent_again() - before], dtype=torch.float64)
     dist.all_reduce(again)
     return (
-        link.ledger.metrics()
+        world.ledger.metrics()
         | meter.metrics()
         | {"sent again": again.item() / dist.get_world_size()}
     )

@@ -14,7 +14,7 @@ from tiny_run import PLAIN, RECIPE, SETTINGS, UNIFORM4_EF, assert_same_state, bu
 
 from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.world import World
 from dgc_repro.launch.ranks import last_checkpoint
 from dgc_repro.nests import tensors_of
 from dgc_repro.sink.jsonl import DECISIONS_FILE, EPOCHS_FILE, RECORD_FILES, STEPS_FILE
@@ -296,7 +296,7 @@ def test_damage_that_one_rank_alone_sees_takes_all_ranks_to_the_one_before(
     seen = [["step-00000003", "step-00000002"], []]
     heard: list[str] = []
 
-    def texts(link: Link, text: str) -> list[str]:
+    def texts(world: World, text: str) -> list[str]:
         heard.append(text)
         if len(heard) == 1:  # what there is: rank 0 decides
             return [json.dumps(seen), json.dumps([["step-00000002"], ["odd"]])][:: 1 - 2 * rank]

@@ -13,7 +13,7 @@ import pytest
 from lab_rank import METHODS
 from labs import need_a_lab
 
-from dgc_repro.exchange import process_group
+from dgc_repro.exchange import world as workers
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.network.counters import PIECE_BYTES, Counters, handed_over, messages
 from dgc_repro.network.lab import Lab
@@ -81,30 +81,23 @@ def test_ledger_and_counters_agree(rates: list[float], within: float) -> None:
 
 
 class Quiet:
-    """A wire of one worker among two that says the same."""
+    """One worker among two that says the same."""
 
-    world_size = 2
-    device = "cpu"
+    size = 2
 
-    def barrier(self) -> None:
-        return
-
-    def combine_(self, how: str, flat: Any) -> Any:
-        flat *= 2
-        return self
-
-    def wait(self) -> None:
-        return
-
-
-class Link:
     def __init__(self) -> None:
-        self.wire = Quiet()
         self.ledger = Ledger()
+
+    def barrier(self, when: str) -> None:
+        return
+
+    def share(self, numbers: Any, purpose: str | None) -> list[float]:
+        assert purpose is None
+        return [2 * float(number) for number in numbers]
 
 
 def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_checkpoint() -> None:
-    link: Any = Link()
+    world: Any = Quiet()
     counted = [0]
 
     def read(interface: str) -> Counters:
@@ -112,10 +105,10 @@ def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_chec
         return Counters(counted[0], 2 * counted[0], counted[0] // 1000, 0)
 
     def send(size: int) -> None:
-        link.ledger.add("gradient", "allgather", size, 2)
+        world.ledger.add("gradient", "allgather", size, 2)
         counted[0] += size
 
-    meter = InterfaceMeter(link, "eth0", read)
+    meter = InterfaceMeter(world, "eth0", read)
     send(5_000_000)  # before
     meter.start()
     send(1_000_000)
@@ -133,7 +126,7 @@ def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_chec
         handed_over({"allgather": 3e6}, {"allgather": 2}, 2) + 66 * 3000
     )
 
-    other = InterfaceMeter(link, "eth0", read)
+    other = InterfaceMeter(world, "eth0", read)
     other.load_state_dict(meter.state_dict())
     assert other.metrics() == metrics
     assert NoMeter().metrics() == {}
@@ -145,7 +138,7 @@ def test_headers_by_message() -> None:
     assert messages("allreduce", 4, 6 * (5 << 20)) == 6 * 6
     assert messages("allgather", 4, 3 * PIECE_BYTES) == 6
     assert messages("allgather", 4, 3 * PIECE_BYTES + 3) == 12
-    assert PIECE_BYTES == process_group.PIECE_BYTES
+    assert PIECE_BYTES == workers.PIECE_BYTES
     assert messages("alltoall", 4, 1e6) == 3
     assert messages("broadcast", 4, 1e6) == 0.75
     with pytest.raises(ValueError, match=r"^collective: one of allreduce, .*, got 'alltoal'"):

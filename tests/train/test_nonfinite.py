@@ -35,7 +35,7 @@ def test_skip_leaves_the_step_out_and_touches_no_residual(
     first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``first``: where payloads are sent before the signals are read."""
-    monkeypatch.setattr("dgc_repro.exchange.settle.SEND_FIRST", {first})
+    monkeypatch.setattr("dgc_repro.exchange.junction.SEND_FIRST", {first})
     run = poisoned("train.on_nonfinite=skip")
     play(run, until=2)
     before = [

@@ -38,7 +38,7 @@ WORDS = (
         ((*GRAVAC, "policy.decide=last"), [SIGNALS, ENERGIES, END]),
         (GRAVAC, [SIGNALS, ENERGIES, END]),
         # A worker leaves out a local step by itself, and reads each time whether it must.
-        (("train.local_steps=2", ALONE), ["tolist"]),
+        (("train.local_steps=2", ALONE), ["_to_copy"]),
     ],
     ids=str,
 )
