@@ -61,8 +61,8 @@ API = {
     ),
     "policy": ("Policies", ["dgc_repro.policy.interface"]),
     "exchange": (
-        "Payloads and requests",
-        ["dgc_repro.payload.requests", "dgc_repro.payload.interface"],
+        "Workers and payloads",
+        ["dgc_repro.exchange.world", "dgc_repro.payload.interface"],
     ),
     "paper": (
         "Papers",

@@ -123,7 +123,7 @@ def test_the_policy_of_the_own_loop_page_steps_down_when_told_of_the_epoch(tmp_p
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
     """A user's folder with the page's three files."""
-    method, check, *_ = blocks(ADDING, "python")
+    method, _, check, *_ = blocks(ADDING, "python")
     overlay, *_ = blocks(ADDING, "yaml")
     (tmp_path / "my_conf" / "compressor").mkdir(parents=True)
     (tmp_path / "topblocks.py").write_text(method, encoding="utf-8")
@@ -159,7 +159,7 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     own_folder: Path,
 ) -> None:
     (choice,) = re.findall(r"`(select\.topk\(x, [^`]*)`", ADDING.read_text(encoding="utf-8"))
-    ragged, fixed = (block[block.index("@asks") :] for block in blocks(ADDING, "python")[1:3])
+    ragged, fixed = (block[block.index("@asks") :] for block in blocks(ADDING, "python")[2:4])
     ragged = ragged.partition("\n\nloses")[0]
     method, check = own_folder / "topblocks.py", own_folder / "check_topblocks.py"
     text = method.read_text(encoding="utf-8").replace("ragged = True", "ragged = False")
@@ -174,8 +174,8 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     ("right", "wrong", "law", "says"),
     [
         (
-            "1, 8), (k, 4), (k, 4)",
-            "1, 8), (k, 4), (k, 8)",
+            "sparse_parts(tensor.numel(), int(floats))",
+            "sparse_parts(tensor.numel(), 1 + int(floats))",
             "test_bytes",
             "tensor constant: its payload has the parts ((1, 8), (",
         ),

@@ -101,7 +101,7 @@ def test_each_method_and_each_public_class_has_its_page(site: Path) -> None:
         page = (site / "methods" / f"{config.stem}.html").read_text(encoding="utf-8")
         assert all(f'id="{part}"' in page for part in ("settings", "class", "laws", "speed"))
     api = (site / "api" / "compressor.html").read_text(encoding="utf-8")
-    assert "dgc_repro.compressor.interface.Compressor.exchange" in api
+    assert "dgc_repro.compressor.interface.Compressor.step" in api
     own = (site / "api" / "dgc_repro.html").read_text(encoding="utf-8")
     public = set(dgc_repro.__all__) - {"__version__"}
     assert public <= set(re.findall(r"<code>(\w+)</code>", own))

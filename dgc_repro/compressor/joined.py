@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from dgc_repro.compressor.interface import Compressor, Context, Step, Wrapper
 from dgc_repro.errors import UserError
+from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
 
@@ -47,11 +48,13 @@ class Joined(Wrapper):
             )
         size, device = sum(out.sizes), out.device
         dtype = functools.reduce(torch.promote_types, {tensor.dtype for tensor in out.tensors})
-        whole = []
+        whole: list[Batch] = []
         for worker, x in enumerate(xs):
             flat = context.at(worker).scratch("model", size, dtype, device)
             parts = [tensor.reshape(-1) for tensor in x.tensors]
             whole.append(Batch((MODEL,), [torch.cat(parts, out=flat)]))
+        if context.raw:
+            context = replace(context, raw=[kernels.energies(x) for x in whole])
         mean = context.scratch("model mean", size, dtype, device)
         sent = yield from self.inner.step(whole, Batch((MODEL,), [mean]), world, context)
         pieces = zip(mean.split(out.sizes), out.tensors, strict=True)

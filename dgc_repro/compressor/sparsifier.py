@@ -24,6 +24,7 @@ from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.sparse import broken_places
 from dgc_repro.payload import Sparse
 
 if TYPE_CHECKING:
@@ -76,9 +77,14 @@ def num_kept(n: int, density: float) -> int:
 
 
 def one_by_one(sparsifier: Any, batch: Batch, context: Context) -> Selections:
-    """What a sparsifier selects of each tensor."""
+    """What a sparsifier selects of each tensor. Raises ValueError for places that do not ascend, which a
+    bitmap would not show; on a GPU nobody looks."""
     each = enumerate(zip(batch.names, batch.tensors, strict=True))
-    return Selections.of([sparsifier.select(x, context.of(i, name)) for i, (name, x) in each])
+    chosen = [sparsifier.select(x, context.of(i, name)) for i, (name, x) in each]
+    for one in chosen:
+        if one.indices.device.type == "cpu" and not bool((one.indices.diff() > 0).all()):
+            raise broken_places(one.n, one.indices.numel())
+    return Selections.of(chosen)
 
 
 def select_all(sparsifier: object, batch: Batch, context: Context) -> Selections:

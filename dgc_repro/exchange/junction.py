@@ -250,11 +250,11 @@ class AfterBackward(Junction):
         if not happens:
             exchange.told.clear()
             return False, sums
-        # Workers that take turns have replaced the first one's; one alone may have lacked some.
-        lacking = lacks[0] if len(given) == 1 else self._first
-        for name in lacking if given else ():
-            if name in self._first and name not in self.absent:
-                self.parameters[name].grad = self._first[name]
+        for name in self._names if given else ():
+            parameter = self.parameters[name]
+            # Other workers, or local steps since, may have put others in their place.
+            if name not in self.absent and parameter.grad is not self._first[name]:
+                parameter.grad = self._first[name]
         return True, sums
 
     def _complete(self, absent: frozenset[str]) -> Sequence[Mapping[str, Tensor]]:

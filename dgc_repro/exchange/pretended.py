@@ -119,9 +119,9 @@ class Pretended(TorchDispatchMode):
         if not on_gpu(tensor):
             return tensor
         values = self._values.get(storage_of(tensor))
-        if values is None:
-            return None
         start = tensor.storage_offset() * tensor.itemsize
+        if values is None or len(values) < start + tensor.nbytes:
+            return None
         here = bytearray(values[start : start + tensor.nbytes])
         with _disable_current_modes():
             if not here:  # frombuffer takes no empty buffer
@@ -129,7 +129,7 @@ class Pretended(TorchDispatchMode):
             return torch.frombuffer(here, dtype=tensor.dtype).view(tensor.shape)
 
     def _remember(self, tensor: Tensor, values: Tensor | None, times: int = 1) -> None:
-        if values is not None and values.numel():
+        if values is not None and values.numel() and not tensor.storage_offset():
             with _disable_current_modes():
                 self._values[storage_of(tensor)] = values.numpy().tobytes() * times
 

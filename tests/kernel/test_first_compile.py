@@ -28,7 +28,6 @@ exchange = attach(model, ErrorFeedback(Uniform(bits=4)))
 for _ in range(2):
     model.zero_grad()
     model(torch.ones(2, 8)).sum().backward()
-    exchange.step()
 exchange.detach()
 del model, exchange
 gc.collect()

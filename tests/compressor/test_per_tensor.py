@@ -1,0 +1,66 @@
+"""The coding of docs/adding-a-compressor.md, in two functions: its means, its bytes, error feedback around it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from laws import Setting, play, simulation, states_by_tensor
+from numeric import gaussian
+
+from dgc_repro import ErrorFeedback
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding-a-compressor.md"
+(CODE,) = (
+    code
+    for code in re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    if "PerTensor" in code
+)
+SHAPES = {"a": (40,), "b": (3, 7), "one": (1,), "none": (0,)}
+
+
+def method() -> Any:
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(CODE, names)
+    return names["MeanSigns"]()
+
+
+def gradients(workers: int, step: int) -> list[dict[str, torch.Tensor]]:
+    return [
+        {
+            name: gaussian(torch.Size(shape).numel(), 10 * step + worker).view(shape)
+            for name, shape in SHAPES.items()
+        }
+        for worker in range(workers)
+    ]
+
+
+def coded(x: torch.Tensor) -> torch.Tensor:
+    return x.sign() * (x.abs().sum() / max(1, x.numel()))
+
+
+def test_the_mean_is_that_of_what_was_sent_and_what_was_not_is_fed_back() -> None:
+    setting = Setting("fed", ErrorFeedback(method()))
+    exchange = simulation(setting, 3, {n: torch.zeros(shape) for n, shape in SHAPES.items()})
+    owed = [{name: torch.zeros(shape) for name, shape in SHAPES.items()} for _ in range(3)]
+    for step in range(3):
+        given = gradients(3, step)
+        fed = [{n: x + owed[w][n] for n, x in own.items()} for w, own in enumerate(given)]
+        means = play(exchange, setting, given)
+        for name in SHAPES:
+            expected = torch.stack([coded(own[name]) for own in fed]).mean(0)
+            torch.testing.assert_close(means[name], expected)
+        owed = [{n: x - coded(x) for n, x in own.items()} for own in fed]
+    for worker, own in enumerate(owed):
+        for name, left in own.items():
+            torch.testing.assert_close(states_by_tensor(exchange, worker)[name]["residual"], left)
+
+
+def test_each_part_is_filled_up_to_8_bytes() -> None:
+    setting = Setting("bare", method())
+    exchange = simulation(setting, 2, {n: torch.zeros(shape) for n, shape in SHAPES.items()})
+    play(exchange, setting, gradients(2, 0))
+    assert exchange.world.ledger.payload_bytes == (8 + 40) + (8 + 24) + (8 + 8) + (8 + 0)
+    assert exchange.world.ledger.floats == 4 / 4 * 4 + (40 + 21 + 1) / 4
