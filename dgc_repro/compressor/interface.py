@@ -155,7 +155,7 @@ class Compressor:
 
     def states(self, worker: int) -> dict[str, Segments]:
         """All states of a worker hosted here, by label. Those of what is wrapped stand below ``inner.``"""
-        found = {label: kept.now[worker] for label, kept in self._all_kept.items()}
+        found = {label: kept.committed[worker] for label, kept in self._all_kept.items()}
         for prefix, inside in self.inside():
             found |= {f"{prefix}.{label}": one for label, one in inside.states(worker).items()}
         return found

@@ -41,11 +41,7 @@ class Joined(Wrapper):
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         if out.names != vars(self)["names"]:
-            absent = min({*vars(self)["names"]} - {*out.names})
-            raise UserError(
-                f"exchange.unit: model joins all gradients into one vector, and {absent} has received none "
-                "on any rank; use exchange.unit=layer"
-            )
+            raise absent_of_model(min({*vars(self)["names"]} - {*out.names}))
         size, device = sum(out.sizes), out.device
         dtype = functools.reduce(torch.promote_types, {tensor.dtype for tensor in out.tensors})
         whole: list[Batch] = []
@@ -60,3 +56,11 @@ class Joined(Wrapper):
         pieces = zip(mean.split(out.sizes), out.tensors, strict=True)
         torch._foreach_copy_(list(out.tensors), [piece.view(t.shape) for piece, t in pieces])
         return sent
+
+
+def absent_of_model(name: str) -> UserError:
+    """The error of a step in which a parameter has no gradient."""
+    return UserError(
+        f"exchange.unit: model joins all gradients into one vector, and {name} has received none on any "
+        "rank; use exchange.unit=layer"
+    )

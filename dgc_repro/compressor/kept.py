@@ -29,6 +29,11 @@ class Kept:
         self._held = False
         self._written: set[str] = set()  # while this is held: what has been renewed
 
+    @property
+    def committed(self) -> list[Segments]:
+        """The states as the last step has left them, while this is held too."""
+        return self._before if self._held else self.now
+
     def renewing(self, names: tuple[str, ...]) -> list[tuple[Batch, Batch]]:
         """Of each worker the state of these tensors, and where the next one goes."""
         now = [state.of(names) for state in self.now]
@@ -37,15 +42,13 @@ class Kept:
         self._written.update(names)
         return [(one.of(names), to) for one, to in zip(self._before, now, strict=True)]
 
+    def has_renewed(self, names: Collection[str]) -> bool:
+        """Whether this step has written the state of these tensors anew."""
+        return self._written.issuperset(names)
+
     def add(self, worker: int, names: tuple[str, ...], more: Sequence[Tensor]) -> None:
-        """Add to the state of tensors, whether the step has renewed it or not."""
-        fresh = [place for place, name in enumerate(names) if name not in self._written]
-        before, now = self.renewing(names)[worker]
-        if before is not now and fresh:
-            torch._foreach_copy_(
-                [now.tensors[i] for i in fresh], [before.tensors[i] for i in fresh]
-            )
-        torch._foreach_add_(list(now.tensors), list(more))
+        """Add to a state that this step `has_renewed`."""
+        torch._foreach_add_(list(self.now[worker].of(names).tensors), list(more))
 
     def hold(self) -> None:
         """A step begins that may be taken back."""

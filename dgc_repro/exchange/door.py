@@ -34,6 +34,7 @@ from dgc_repro.exchange.fit import (
     fit_units,
     note_lost,
     refuse_no_object,
+    refuse_no_policy,
     suitable,
     uncompiled,
     unwrapped,
@@ -42,7 +43,7 @@ from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, is_sharded
 from dgc_repro.exchange.guard import NotCopied, Optimizers, Repeated, untraced
 from dgc_repro.exchange.hook import Hook, hook_of, parameters_of, refuse_capture
 from dgc_repro.exchange.junction import AfterBackward, Parameters, PerBucket
-from dgc_repro.exchange.ledger import GRADIENT
+from dgc_repro.exchange.ledger import GRADIENT, Ledger
 from dgc_repro.exchange.rendezvous import (
     SAME_BATCHES,
     Rendezvous,
@@ -130,7 +131,7 @@ class Attached:
         self._repeated = Repeated(parameters) if is_whole else None
         self._optimizers = Optimizers(parameters, compressor, scaler, self._repeated)
         if isinstance(junction, PerBucket) and self._repeated is not None:
-            junction.before = self._repeated.refuse
+            junction.problem_before = self._repeated.problem
         self._handles = [self._watch(model)]
         found = weakref.ref(self)
 
@@ -154,6 +155,9 @@ class Attached:
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < math.inf:
+            raise UserError(f"learning_rate: a number from 0, got {value!r}")
         self._exchange.learning_rate = value
 
     def step(self, **unused: Any) -> NoReturn:
@@ -175,19 +179,20 @@ class Attached:
             self._scaler if self._scaler is not None and self._scaler.is_enabled() else None,
         )
         with as_arguments(explain=self.explained):
-            refuse_capture()
-            self._refuse_join()
-            problem = self._repeated.problem() if self._repeated is not None else ""
-            problem = problem or self._own_problem()
-            scale = 1.0 if scaler is None else scaler.get_scale()
-            if isinstance(junction, PerBucket):
-                scale = junction.scale  # the gradients are unscaled already
-            elif scale != 1:
-                self._multiply(1 / scale)
             try:
+                refuse_capture()
+                self._refuse_join()
+                problem = junction.problem if isinstance(junction, PerBucket) else ""
+                problem = problem or self._repeated_problem() or self._own_problem()
+                scale = 1.0 if scaler is None else scaler.get_scale()
+                if isinstance(junction, PerBucket):
+                    scale = junction.scale  # the gradients are unscaled already
+                elif scale != 1:
+                    self._multiply(1 / scale)
                 bad = steps.open(0)
                 happened, _ = steps.settle([], finite=not problem and bad is None)
-            except Exception:
+            except BaseException:
+                exchange.undo()
                 self._drop()
                 raise
         self._forward_seen = False
@@ -213,6 +218,9 @@ class Attached:
                 self._repeated.exchanged()
         elif steps.on_nonfinite == "raise":
             refuse_non_finite(steps.world, junction.named(), exchange.step, "gradient", FIX)
+
+    def _repeated_problem(self) -> str:
+        return "" if self._repeated is None else self._repeated.problem()
 
     def _drop(self) -> None:
         """Leave no gradient: each rank has its own, and who catches the error must not apply them."""
@@ -356,20 +364,27 @@ class Attached:
         ``reshard="mean"``: from the states of all ranks of another world size, of whose residuals each rank
         gets the mean."""
         with as_arguments():
-            state = self._own_state(states_of(state), reshard)
-            if missing := self._policy.init().keys() - state["policy"].keys():
+            try:
+                state = self._own_state(states_of(state), reshard)
+                if missing := self._policy.init().keys() - state["policy"].keys():
+                    raise UserError(
+                        f"state: its policy has no {min(missing)}, and {type(self._policy).__name__} keeps "
+                        "it; attach with the policy with which the state was saved"
+                    )
+                Ledger().load_state_dict(state["ledger"])
+                # States of version 0.1.0 lack the last two.
+                last = state["exchange"]["step"] - 1
+                step, seconds, samples = state.get("timed", [last, math.nan, math.nan])
+                sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
+                saved_states.load_state_dict(self._exchange, state["exchange"])
+            except (AttributeError, KeyError, TypeError) as error:
                 raise UserError(
-                    f"state: its policy has no {min(missing)}, and {type(self._policy).__name__} keeps it; "
-                    "attach with the policy with which the state was saved"
-                )
+                    f"state: it is none that an exchange has saved ({type(error).__name__}: {error}); give "
+                    "what state_dict(), by_rank() or gathered() has returned"
+                ) from error
         progress = self._steps.progress
-        saved_states.load_state_dict(self._exchange, state["exchange"])
         progress.policy = state["policy"]
         self.ledger.load_state_dict(state["ledger"])
-        # States of version 0.1.0 lack the last two.
-        last = state["exchange"]["step"] - 1
-        step, seconds, samples = state.get("timed", [last, math.nan, math.nan])
-        sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
         progress.watched = PolicyInputs(step, seconds, samples, sums=sums)
         self._ended = math.nan
         self._steps.begin(self._exchange.step)
@@ -418,7 +433,7 @@ class Attached:
         return model.register_forward_pre_hook(NotCopied(before), prepend=True)
 
     def _refuse_join(self) -> None:
-        """Raise UserError on all ranks alike inside ``model.join()``; nothing has changed yet."""
+        """Raise UserError on all ranks alike inside ``model.join()``."""
         if getattr(getattr(self._model(), "_join_config", None), "enable", False):
             raise UserError(
                 "model.join: a rank that has run out of batches takes no part in the exchange; "
@@ -521,6 +536,9 @@ def attach(
 
     def fit() -> _Whole | _Sharded:
         refuse_no_object(compressor)
+        refuse_no_policy(policy)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise UserError(f"seed: a whole number, got {seed!r}")
         sharded = mesh is not None or dim is not None or is_sharded(model)
         (fit_units if sharded else fit_together)(compressor, policy, unit, overlap)
         fit_loop(policy, on_nonfinite, scaler, sharded=sharded)

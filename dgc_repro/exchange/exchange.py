@@ -140,6 +140,10 @@ class Exchange:
             method = own_copy(nest)
             method.setup(like, world)
             self.groups.append(Group(names, method))
+        # Parameters whose gradients a method gets as float32.
+        others = (group.names for group in self.groups if not group.exact)
+        self.converted = frozenset(name for names in others for name in names)
+        self.is_joined = unit == MODEL
         self._buffers = Workspace()
         # Gradients of other types and their means in float32.
         self._narrow: list[tuple[Group, tuple[str, ...], list[Tensor], list[Tensor]]] = []
@@ -180,6 +184,8 @@ class Exchange:
                 choose=self.choose,
                 tell=self.told.append,
             )
+            for x in xs:
+                x.peaks = []
             steps.append(group.method.step(xs, xs[0], self.world, context))
             read += list(enumerate(xs))
         return Running(steps, self.world, read)
@@ -195,7 +201,7 @@ class Exchange:
         type rounds off is added to the residuals, where there are any: shards that FSDP has in bfloat16."""
         for group, names, narrow, wide in self._narrow:
             torch._foreach_copy_(narrow, wide)
-            residual = _residual(group.method) if owe else None
+            residual = _residual(group.method, names) if owe else None
             if residual is not None:
                 rests = [mean - rounded for mean, rounded in zip(wide, narrow, strict=True)]
                 residual.add(0, names, rests)
@@ -277,31 +283,33 @@ def groups_of(
     compressor: Any, parameters: Mapping[str, Tensor], unit: str
 ) -> list[tuple[tuple[str, ...], Any]]:
     """The names of each group of parameters, and its method. A `PerLayer` in the nest makes two groups: of
-    what it exempts, and of the rest."""
+    what it exempts, and of the rest; several make more."""
     names = tuple(parameters)
     if unit == MODEL:
         return [(names, Joined(compressor))]
-    per_layer = next((part for part in nested(compressor) if isinstance(part, PerLayer)), None)
-    if per_layer is None:
-        return [(names, compressor)]
-    exempt = tuple([name for name, p in parameters.items() if per_layer.exempt(p, name)])
-    rest = tuple([name for name in names if name not in set(exempt)])
-    groups = [
-        (exempt, _without_choice(compressor, exempt=True)),
-        (rest, _without_choice(compressor, exempt=False)),
+    layers = [part for part in nested(compressor) if isinstance(part, PerLayer)]
+    alike: dict[tuple[bool, ...], list[str]] = {}
+    for name, parameter in parameters.items():
+        exempt = tuple([layer.exempt(parameter, name) for layer in layers])
+        alike.setdefault(exempt, []).append(name)
+    return [
+        (
+            tuple(alike[exempt]),
+            _without_choice(compressor, {id(p): e for p, e in zip(layers, exempt, strict=True)}),
+        )
+        for exempt in sorted(alike, reverse=True)
     ]
-    return [group for group in groups if group[0]]
 
 
-def _without_choice(nest: Any, *, exempt: bool) -> Any:
-    """A nest for tensors that its `PerLayer` treats alike."""
+def _without_choice(nest: Any, exempt: Mapping[int, bool]) -> Any:
+    """A nest for tensors that each `PerLayer` in it treats alike. ``exempt``: by its id, whether it does."""
     if isinstance(nest, PerLayer):
-        return Dense() if exempt else Rest(_without_choice(nest.inner, exempt=exempt))
+        return Dense() if exempt[id(nest)] else Rest(_without_choice(nest.inner, exempt))
     own = copy.copy(nest)
     if isinstance(nest, Ladder):
-        vars(own)["rungs"] = tuple(_without_choice(rung, exempt=exempt) for rung in nest.rungs)
+        vars(own)["rungs"] = tuple(_without_choice(rung, exempt) for rung in nest.rungs)
     elif hasattr(nest, "inner"):
-        vars(own)["inner"] = _without_choice(nest.inner, exempt=exempt)
+        vars(own)["inner"] = _without_choice(nest.inner, exempt)
     return own
 
 
@@ -331,10 +339,10 @@ def in_memory_order(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _residual(method: Compressor) -> Kept | None:
-    """What a method owes, if it keeps that."""
-    every = method.every_kept()
-    return next((kept for label, kept in every if label.endswith("residual")), None)
+def _residual(method: Compressor, names: tuple[str, ...]) -> Kept | None:
+    """What a method owes of these tensors, if it keeps that: of a ladder of residuals, that of its rung."""
+    every = [kept for label, kept in method.every_kept() if label == "residual"]
+    return next((kept for kept in every if kept.has_renewed(names)), None)
 
 
 def _norm(tensors: list[Tensor]) -> float | Tensor:

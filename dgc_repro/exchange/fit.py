@@ -15,7 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.interface import Compressor, check_complete, nested
+from dgc_repro.compressor.interface import Compressor, Measurable, check_complete, nested
 from dgc_repro.compressor.joined import MODEL
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.nesting import check_nesting, without_feedback
@@ -24,7 +24,7 @@ from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.collective import CollectiveFailed
 from dgc_repro.exchange.hook import parameters_of
 from dgc_repro.exchange.junction import sparse_gradient
-from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Policy
+from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Policy, measures
 
 UNITS = ("layer", MODEL)
 ON_NONFINITE = ("raise", "skip")
@@ -61,6 +61,13 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
     except ValueError as error:
         raise UserError(str(error)) from error
     planned = len(policy.values) + 1
+    ladders = [part for part in nested(compressor) if isinstance(part, Ladder)]
+    for rung in (rung for ladder in ladders for rung in ladder.rungs[1:]):
+        if measures(policy) and not isinstance(getattr(rung, "method", rung), Measurable):
+            raise UserError(
+                f"policy: it must measure each rung before it chooses, and {type(rung).__name__} cannot be "
+                "measured; use a policy that plans beforehand"
+            )
     for part in nested(compressor):
         rungs = len(part.rungs) if isinstance(part, Ladder) else planned
         refuse_first_of(
@@ -155,6 +162,15 @@ def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Param
             }
         )
     return model, parameters
+
+
+def refuse_no_policy(policy: object) -> None:
+    """Raise UserError where a class or a name was given."""
+    if isinstance(policy, type) or not hasattr(policy, "plan"):
+        name = policy.__name__ if isinstance(policy, type) else repr(policy)
+        raise UserError(
+            f"policy: {name} is no policy; give an object, such as Stepwise(field='bits', values=[8, 4], ...)"
+        )
 
 
 def refuse_no_object(compressor: object) -> None:

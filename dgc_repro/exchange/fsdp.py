@@ -173,7 +173,7 @@ class PerUnit(Junction):
             shard.record_stream(torch.cuda.current_stream(shard.device))
         if not gradients:
             return
-        if bad := first_non_finite(gradients):
+        if bad := first_non_finite(gradients, self.exchange.converted):
             self.bad[0] = self.bad[0] or bad
             shard.zero_()  # the other nodes wait; the step will be undone
         self.run([gradients], part=index + 1).finish()

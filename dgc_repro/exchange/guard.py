@@ -79,11 +79,6 @@ class Repeated:
             "accumulate under `with model.no_sync():`, or call optimizer.zero_grad() before it"
         )
 
-    def refuse(self) -> None:
-        """Raise UserError where there is such a `problem`."""
-        if said := self.problem():
-            raise UserError(said)
-
     def exchanged(self) -> None:
         """The gradients are means now, or dropped."""
         present = {n: p.grad for n, p in self._parameters.items() if p.grad is not None}

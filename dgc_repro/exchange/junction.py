@@ -9,8 +9,8 @@ begin in DDP's hook; whatever else the buckets ask follows when the last one has
 another, in one order on all ranks. Agreement comes last, and a step that does not happen is undone.
 
 Parameters without a gradient. Where a parameter has one on some ranks only, the others count as zeros. Where
-no rank has one, the parameter is *absent*: it is not exchanged, its state does not change, and a policy's
-energies do not count it. The ranks agree on the absent parameters with a bitmap, which travels only in steps
+no rank has one, the parameter is *absent*: its state does not change. After backward on a CPU it is not
+exchanged, and a policy's energies do not count it; where payloads travel first it is sent as zeros. The ranks agree on the absent parameters with a bitmap, which travels only in steps
 in which some rank lacks other parameters than in its last step.
 """
 
@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.compressor.joined import absent_of_model
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.collective import CollectiveFailed
 from dgc_repro.exchange.exchange import Exchange, Running, in_memory_order
@@ -138,9 +139,12 @@ class Junction:
         rest = [{name: own[name] for name in own.keys() - read} for own in gradients]
         self._seen += seen_on_gpu(rest)
         running = self.exchange.run(gradients, self.plan, part)
-        peaks = [(worker, x.names, *x.peaks) for worker, x in running.given if x.peaks is not None]
-        self._seen += [(worker, names, counts, found) for worker, names, found, counts in peaks]
-        self._read[key] = frozenset(name for _, names, *_ in peaks for name in names)
+        noted = [(worker, *peaks) for worker, x in running.given for peaks in x.peaks or ()]
+        self._seen += noted
+        self._read[key] = now = frozenset(name for _, names, *_ in noted for name in names)
+        # Whatever is read in place notes it, so that these are as they were.
+        late = [{name: own[name] for name in own.keys() & (read - now)} for own in gradients]
+        self._seen += seen_on_gpu(late)
         return running
 
     def finite(self) -> Tensor | None:
@@ -193,7 +197,7 @@ class AfterBackward(Junction):
         for name in found.keys() - self._plain:
             found[name] = in_memory_order(found[name])
         self._given.append(found)
-        self.bad.append(first_non_finite(found))
+        self.bad.append(first_non_finite(found, self.exchange.converted))
         return self.bad[-1]
 
     def send(self) -> None:
@@ -209,7 +213,7 @@ class AfterBackward(Junction):
         try:
             return self._settle(numbers, finite=finite)
         finally:  # also where a method has failed
-            self._given, self._under_way = [], None
+            self._given, self._under_way, self._first = [], None, {}
 
     def _settle(
         self, numbers: Sequence[float | Tensor], *, finite: bool
@@ -240,6 +244,9 @@ class AfterBackward(Junction):
             exchange.undo()
             raise failed
         if running is not None:
+            if happens and self.absent and exchange.is_joined:
+                exchange.undo()
+                raise absent_of_model(min(self.absent))
             if happens:
                 exchange.accept(self.absent)
             else:
@@ -294,7 +301,9 @@ class PerBucket(Junction):
         or not."""
         super().__init__(exchange, parameters)
         self.scale, self.has_all = 1.0, False
-        self.before: Callable[[], None] | None = None  # anything of a step is sent
+        # What is wrong with this step on this rank, asked before anything of it is sent.
+        self.problem_before: Callable[[], str] = lambda: ""
+        self.problem = ""
         self._scaler, self._leaves_some = scaler, leaves_some
         self._names = {id(p): name for name, p in parameters.items()}
         self._buckets: list[tuple[Any, torch.futures.Future[Tensor], Running | None]] = []
@@ -317,8 +326,7 @@ class PerBucket(Junction):
         try:
             if is_first:
                 self.exchange.hold()
-                if self.before is not None:
-                    self.before()
+                self.problem = self.problem_before()
             if self._error is None:
                 running = self._open(bucket)
         except Exception as error:
@@ -375,8 +383,9 @@ class PerBucket(Junction):
         held = [name for name in here if not self.parameters[name].requires_grad]
         self._frozen |= {name: here[name].clone() for name in held}
         gradients = {name: in_memory_order(gradient) for name, gradient in here.items()}
-        if bad := first_non_finite(gradients):
-            self.bad[0] = self.bad[0] or bad
+        bad = first_non_finite(gradients, self.exchange.converted)
+        self.bad[0] = self.bad[0] or bad
+        if bad or self.problem:
             bucket.buffer().zero_()  # other ranks wait for a payload; the step will be undone
         elif self.scale != 1 and here:
             torch._foreach_mul_(list(here.values()), 1 / self.scale)
@@ -430,8 +439,11 @@ def on_cpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
-    """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each."""
+def first_non_finite(
+    gradients: Mapping[str, Tensor], converted: Collection[str] = ()
+) -> str | None:
+    """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each. ``converted``:
+    those that go on as float32, which may hold less."""
     if not gradients or not on_cpu(next(iter(gradients.values()))):
         return None  # all are on one device
     wide: dict[str, Tensor] = {}
@@ -442,7 +454,12 @@ def first_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
     batch = Batch(tuple(wide), list(wide.values()))
     if not (batch.native and kernels.all_finite(batch)):
         others = {**wide, **others}
-    return next((name for name, g in others.items() if not bool(torch.isfinite(g).all())), None)
+    for name, gradient in others.items():
+        wider = gradient.dtype in (torch.float64, torch.complex128) and name in converted
+        seen = gradient.abs().float() if wider else gradient
+        if not bool(torch.isfinite(seen).all()):
+            return name
+    return None
 
 
 def known_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
@@ -469,7 +486,7 @@ def seen_on_gpu(given: Sequence[Mapping[str, Tensor]]) -> list[Seen]:
             if not on_cpu(gradient) and gradient.numel():
                 by_type.setdefault(gradient.dtype, {})[name] = gradient
         for same in by_type.values():
-            largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf)).float()
+            largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
             found.append((worker, tuple(same), (1,) * len(same), largest))
     return found
 

@@ -41,19 +41,21 @@ def state_dict(exchange: Exchange, worker: int = 0) -> State:
 def load_state_dict(exchange: Exchange, saved: Mapping[str, Any], worker: int = 0) -> None:
     """Take over a worker's state. Raises ValueError when it is another compressor's; nothing has changed
     then."""
-    given = from_nest(saved) if "tensors" in saved else saved
+    is_nest = "tensors" in saved
+    given = from_nest(saved) if is_nest else saved
     found: States = given["states"]
     own = {label: held for label, held in exchange.states(worker).items() if held}
     pairs: list[tuple[Tensor, Tensor]] = []
     fits = not {label for label, held in found.items() if held} - own.keys()
     for label, held in own.items():
+        fits &= not found.get(label, held).keys() - held.keys()
         for name, tensor in held.items():
             value = found.get(label, {}).get(name)
             if value is None and label.endswith(EXCHANGES):  # an older version counted all steps
-                value = torch.full((), float(given["step"]))
+                value = torch.full_like(tensor, float(given["step"]))
             if label.endswith(OWNER) and value is not None and not value.numel():
                 value = torch.zeros_like(tensor)  # an older version made it on first use
-            if value is None or value.numel() != tensor.numel():
+            if value is None or value.dtype != tensor.dtype or not _fits(value, tensor, is_nest):
                 fits = False
                 break
             pairs.append((tensor, value))
@@ -62,9 +64,15 @@ def load_state_dict(exchange: Exchange, saved: Mapping[str, Any], worker: int = 
             "the saved compressor state is of another model, compressor or wrap list, or of another "
             "version of this package"
         )
+    exchange.undo()  # an error may have ended the last step
     for tensor, value in pairs:
         tensor.copy_(value.reshape(tensor.shape))
     exchange.step = given["step"]
+
+
+def _fits(value: Tensor, tensor: Tensor, is_nest: bool) -> bool:
+    """Whether a saved value has the shape of a state. Older versions had some states flat."""
+    return value.numel() == tensor.numel() if is_nest else value.shape == tensor.shape
 
 
 def from_nest(saved: Mapping[str, Any]) -> State:

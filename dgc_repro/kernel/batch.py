@@ -30,6 +30,7 @@ _finite = Function("dgc_finite_all")
 _energies = Function("dgc_energy_all")
 
 CPU = torch.device("cpu")
+Peaks = tuple[tuple[str, ...], tuple[int, ...], Tensor]
 Numbers = npt.NDArray[np.int64]
 
 
@@ -37,8 +38,8 @@ class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
     ``energies``: see the function of this name; where they are known already, until the tensors are written
-    to. ``peaks``: the largest magnitude in each tile of values, as the first kernel on a GPU that has read
-    all of them has found it, f32; and how many tiles each tensor has."""
+    to. ``peaks``: where kernels on a GPU note what they have read of this batch or of a part of it: names,
+    how many tiles each tensor has, and the largest magnitude in each, f32."""
 
     __slots__ = (
         "_addresses",
@@ -58,7 +59,7 @@ class Batch:
         self.sizes = tuple([tensor.numel() for tensor in tensors])
         self.native = _native(tensors)
         self.energies: Tensor | None = None
-        self.peaks: tuple[Tensor, tuple[int, ...]] | None = None
+        self.peaks: list[Peaks] | None = None
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         self._addresses: tuple[int, ...] | None = None
         self._on_gpu: bool | None = None
@@ -113,7 +114,7 @@ class Batch:
         part.tensors = [self.tensors[i] for i in chosen]
         part.sizes = tuple([self.sizes[i] for i in chosen])
         part.native = self.native or _native(part.tensors)
-        part.energies = part.peaks = None
+        part.energies, part.peaks = None, self.peaks
         part._pointers = None
         part._addresses = None
         part._on_gpu = self._on_gpu or None  # a part of what is not may be
@@ -219,7 +220,7 @@ def add(
     Raises ValueError where the sizes differ."""
     total = to if isinstance(to, Batch) else a.like(to)
     term = b if isinstance(b, Batch) else a.like(b)
-    total.energies = total.peaks = None
+    total.energies = None
     if not a.sizes == term.sizes == total.sizes:
         wrong = next(i for i, n in enumerate(a.sizes) if not n == term.sizes[i] == total.sizes[i])
         raise ValueError(

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch
 
+MOST_PARTS = 256
+"""Buckets and rungs of a model are few; sets of parameters that are present may be many."""
+
 
 class Segments(Batch):
     """A batch whose tensors lie side by side in ``flat``, in the order of its names.
@@ -55,7 +58,9 @@ class Segments(Batch):
         """The tensors of these names."""
         if names == self.names:
             return self
-        if names not in self._parts:  # a model has few buckets and rungs
+        if names not in self._parts:
+            if len(self._parts) >= MOST_PARTS:
+                self._parts.clear()
             self._parts[names] = self.part([self.places[name] for name in names])
         return self._parts[names]
 

@@ -25,6 +25,7 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.redsync import RedSync
 from dgc_repro.compressor.sidco import FITS, SIDCo
 from dgc_repro.compressor.sparsifier import select_all
@@ -295,6 +296,39 @@ def a_step_that_is_not_finite_is_discarded(
             expect(happened == (broken is None), f"the step has happened: {happened}")
             named, wanted = junction.named(), [*[None] * last, broken]
             expect(named == wanted, f"not finite: {named}, expected {wanted}")
+
+
+@each(
+    method=(
+        ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(4)))),
+        Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))),
+        Ladder((Dense(), Uniform(8), Uniform(4))),
+    )
+)
+def a_tensor_that_is_read_in_another_part_hides_nothing(
+    device: torch.device, method: Compressor
+) -> None:
+    """A rung of its own for one tensor makes parts of a batch: what kernels note of a part counts."""
+    parameters = {n: nn.Parameter(torch.zeros(300, device=device)) for n in "abc"}
+    world = World(1, size=2, device=device)
+    source = torch.Generator().manual_seed(0)
+    with (
+        on_gpu(device),
+        patch.object(ending, "on_cpu", lambda tensor: False),
+        patch.object(ending, "SEND_FIRST", {device.type}),
+    ):
+        junction = AfterBackward(Exchange(method, parameters, world), parameters)
+        for plan, broken in ((Plan(1), ""), (Plan(1, {"b": 2}), "b"), (Plan(1, {"b": 2}), "")):
+            junction.begin(plan)
+            for name, parameter in parameters.items():
+                parameter.grad = normal(device, 300, source=source)
+                if name == broken:
+                    parameter.grad[7] = math.nan
+            junction.open()
+            happened, _ = junction.settle([], finite=True)
+            expect(happened != bool(broken), f"the step has happened: {happened}")
+            kept = tensors_of(junction.exchange.states(0))
+            expect(all(bool(one.isfinite().all()) for one in kept), "a state is not finite")
 
 
 @each(sharded=(False, True))

@@ -70,6 +70,16 @@ def test_what_was_not_written_and_what_was_absent_stays(renewed: bool) -> None:
 
 
 @BOTH
+def test_what_is_committed_is_the_state_before_while_it_is_held(renewed: bool) -> None:
+    kept = made(renewed)
+    kept.hold()
+    write(kept, ("a",))
+    assert kept.committed[0].flat.tolist() == START
+    kept.accept(())
+    assert kept.committed[0].flat.tolist() == values(kept) != START
+
+
+@BOTH
 def test_a_step_that_has_ended_in_an_error_is_undone_by_the_next(renewed: bool) -> None:
     kept = made(renewed)
     kept.hold()

@@ -1,4 +1,4 @@
-"""The coding of docs/adding-a-compressor.md, in two functions: its means, its bytes, error feedback around it."""
+"""The coding of docs/adding-a-compressor.md, in two functions: means, bytes, error feedback around it."""
 
 from __future__ import annotations
 

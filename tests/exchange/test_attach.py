@@ -524,7 +524,7 @@ REFUSED = [
     ("decides_now", BUCKET, ".*use overlap=false or decide=last"),
     ("attached_twice", BOTH, r"model: a compressor is attached to it already; call detach\(\)"),
     ("backward_twice", BOTH, r"backward: it has added to the means .* `with model.no_sync\(\):`"),
-    ("added_on_one_rank", AFTER, r"backward: it has added to the means .* before it \(rank 1\)$"),
+    ("added_on_one_rank", BOTH, r"backward: it has added to the means .* before it \(rank 1\)$"),
     ("graph_twice", BOTH, "backward: one was not exchanged, .*; add the losses for one backward,"),
     ("never_synced", BOTH, "backward: one was not exchanged, .* outside no_sync"),
     ("calls_step", BOTH, r"exchange.step: backward\(\) has exchanged .*; delete this call \("),

@@ -16,11 +16,12 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import junction as module
-from dgc_repro.exchange.exchange import Exchange, Running, in_memory_order
-from dgc_repro.exchange.junction import AfterBackward
+from dgc_repro.exchange.exchange import Exchange, Running, groups_of, in_memory_order
+from dgc_repro.exchange.junction import AfterBackward, first_non_finite
 from dgc_repro.exchange.saved import load_state_dict, state_dict
 from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan
@@ -174,7 +175,7 @@ class One(Simulated):
         largest = torch.tensor([1.0 if is_finite else torch.inf])
         monkeypatch.setattr(module, "on_cpu", lambda tensor: False)
         monkeypatch.setattr(module, "seen_on_gpu", lambda given: [(0, ("b",), (1,), largest)])
-        monkeypatch.setattr(module, "first_non_finite", lambda gradients: None)
+        monkeypatch.setattr(module, "first_non_finite", lambda *given: None)
         self.world = World(1)
         self.exchange = Exchange(TOPK, self.parameters, self.world)
         self.junction = AfterBackward(self.exchange, self.parameters)
@@ -281,3 +282,27 @@ def test_a_channels_last_weight_is_handed_over_as_it_lies_in_memory() -> None:
     assert flat.is_contiguous()
     assert flat.data_ptr() == weight.data_ptr()
     assert in_memory_order(flat) is flat
+
+
+def test_what_float32_does_not_hold_is_not_finite_where_it_goes_on_as_float32() -> None:
+    for dtype in (torch.float64, torch.complex128):
+        given = {"a": torch.full((3,), 1e39, dtype=dtype)}
+        assert first_non_finite(given) is None
+        assert first_non_finite(given, ("a",)) == "a"
+
+
+def test_each_per_layer_of_a_nest_exempts_its_own() -> None:
+    names = ("first.weight", "last.weight", "bias")
+    parameters = {n: torch.zeros(4) if n == "bias" else torch.zeros(4, 4) for n in names}
+    inner = PerLayer(Uniform(4), dense=("first.*",))
+    ladder = Ladder(
+        (Dense(), PerLayer(Uniform(8)), PerLayer(Uniform(4), dense=("vectors", "first.*")))
+    )
+    for method, rung in ((ErrorFeedback(PerLayer(inner)), 0), (ladder, 2)):
+        groups = dict(groups_of(method, parameters, "layer"))
+        assert sorted(groups) == [("bias",), ("first.weight",), ("last.weight",)]
+        for (name,), nest in groups.items():
+            leaf = nest.rungs[rung] if rung else nest.inner
+            while hasattr(leaf, "inner"):
+                leaf = leaf.inner
+            assert type(leaf) is (Uniform if name == "last.weight" else Dense), name

@@ -91,6 +91,8 @@ def test_what_has_no_mean_or_does_not_fit_is_refused(
         ("a number", "rank0 holds int"),
         ("nothing", "it is None"),
         ("another policy", "its policy has no "),
+        ("another ledger", "it is none that an exchange has saved"),
+        ("sums that are none", "it is none that an exchange has saved"),
     ],
 )
 def test_a_state_that_lacks_something_is_refused_and_nothing_changes(

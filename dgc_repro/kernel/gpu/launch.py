@@ -199,8 +199,8 @@ def peaks_of(x: Batch, counts: Numbers) -> Tensor:
     """A place for the bits of the largest magnitude in each tile (i32), which a kernel that reads every value
     fills. ``counts``: tiles of each tensor."""
     found = x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
-    if x.peaks is None:
-        x.peaks = found.view(torch.float32), counts
+    if x.peaks is not None:
+        x.peaks.append((x.names, counts, found.view(torch.float32)))
     return found
 
 
