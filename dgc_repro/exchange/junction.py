@@ -10,8 +10,9 @@ another, in one order on all ranks. Agreement comes last, and a step that does n
 
 Parameters without a gradient. Where a parameter has one on some ranks only, the others count as zeros. Where
 no rank has one, the parameter is *absent*: its state does not change. After backward on a CPU it is not
-exchanged, and a policy's energies do not count it; where payloads travel first it is sent as zeros. The ranks agree on the absent parameters with a bitmap, which travels only in steps
-in which some rank lacks other parameters than in its last step.
+exchanged, and a policy's energies do not count it; where payloads travel first it is sent as zeros. The ranks
+agree on the absent parameters with a bitmap, which travels only in steps in which some rank lacks other
+parameters than in its last step.
 """
 
 from __future__ import annotations
