@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -144,6 +145,8 @@ class Exchange:
         others = (group.names for group in self.groups if not group.exact)
         self.converted = frozenset(name for names in others for name in names)
         self.is_joined = unit == MODEL
+        # Names that lie side by side in this order, on all ranks alike: DDP's buckets.
+        self.runs: tuple[tuple[str, ...], ...] = ()
         self._buffers = Workspace()
         # Gradients of other types and their means in float32.
         self._narrow: list[tuple[Group, tuple[str, ...], list[Tensor], list[Tensor]]] = []
@@ -155,20 +158,11 @@ class Exchange:
         if part == 0:
             self._narrow.clear()
         steps, read = [], []
-        whole = len(gradients[0]) == len(self.names)
         norms = functools.cache(lambda: [_norm(list(own.values())) for own in gradients])
-        for number, group in enumerate(self.groups):
-            names = group.names
-            if not whole:
-                # In the order of a bucket, whose tensors lie side by side.
-                names = tuple([name for name in gradients[0] if name in group.members])
-            if not names:
-                continue
-            given = [[own[name] for name in names] for own in gradients]
-            slot = (number, part)
+        for slot, group, names in self._batches(gradients[0], plan, part):
             xs = [
-                Batch(names, self._wide(worker, slot, group, names, tensors))
-                for worker, tensors in enumerate(given)
+                Batch(names, self._wide(worker, slot, group, names, [own[n] for n in names]))
+                for worker, own in enumerate(gradients)
             ]
             context = Context(
                 step=self.step,
@@ -241,10 +235,33 @@ class Exchange:
             for _, kept in group.method.every_kept():
                 yield kept
 
+    def _batches(
+        self, given: Gradients, plan: Plan, part: int
+    ) -> list[tuple[tuple[int, ...], Group, tuple[str, ...]]]:
+        """What is exchanged at once: where, by which group, which tensors."""
+        found: list[tuple[tuple[int, ...], Group, tuple[str, ...]]] = []
+        whole = len(given) == len(self.names)
+        for number, group in enumerate(self.groups):
+            names = group.names
+            if not whole:
+                # In the order of a bucket, whose tensors lie side by side.
+                names = tuple([name for name in given if name in group.members])
+            pieces = [names]
+            if self.runs and group.exact and not (self.is_joined or plan.norms):
+                # A mean is taken where the gradients lie.
+                here = dict.fromkeys(names)
+                pieces = [tuple([n for n in run if n in here]) for run in self.runs]
+                in_runs = frozenset(chain(*pieces))
+                pieces.append(tuple([name for name in names if name not in in_runs]))
+            for place, piece in enumerate(pieces):
+                if piece:
+                    found.append(((number, part, place), group, piece))
+        return found
+
     def _wide(
         self,
         worker: int,
-        slot: tuple[int, int],
+        slot: tuple[int, ...],
         group: Group,
         names: tuple[str, ...],
         tensors: list[Tensor],

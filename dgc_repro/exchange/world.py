@@ -3,7 +3,8 @@
 ``local`` of the ``size`` workers live in this process: one, beside the other processes of a process group, or
 all of them (simulated). A collective takes what each worker hosted here hands over. What asks for one gets a
 `Wait`: the collective begins with the first wait of its round, together with all others of its kind that were
-asked for by then, as one. So a method that asks for much costs one collective of each kind a round.
+asked for by then, as one. So a method that asks for much costs one collective of each kind a round, and the
+ledger counts one. (`PIECE_BYTES`: what is large travels by itself all the same.)
 
 gloo lacks some types, and an unsupported one can hang a job for minutes: what is gathered, swapped or
 broadcast moves as bytes whatever is inside. Collectives are begun in one order from one thread.
@@ -33,10 +34,11 @@ SUM, MAX, TOTAL, BROADCAST = "sum", "max", "total", "broadcast"
 TOLD_BYTES = 1 << 24
 """How much of what ranks tell each other travels at once."""
 PIECE_BYTES = 1 << 20
-"""A larger gather on gloo goes in pieces. gloo announces that it is ready to receive on the same connection
-on which it sends: behind a message that is on its way already, so that with the whole payload in two
-messages the rank that comes second sends first, and the other waits for half of it (5.7 MB at
-100 Mbit/s, 2 workers: 720 ms, in pieces 490, the link's own 474)."""
+"""A larger reduction is a collective of its own, where it lies: joining it with others costs a copy in and
+out, and saves nothing that counts. A larger gather on gloo goes in pieces. gloo announces that it is ready
+to receive on the same connection on which it sends: behind a message that is on its way already, so that
+with the whole payload in two messages the rank that comes second sends first, and the other waits for half
+of it (5.7 MB at 100 Mbit/s, 2 workers: 720 ms, in pieces 490, the link's own 474)."""
 
 
 class Wait:
@@ -308,6 +310,14 @@ class World:
             for one in same:
                 one.wait.begin()
             return
+        # By size, which is the same on all ranks: where tensors lie is not.
+        small = [one for one in same if one.size * dtype.itemsize <= PIECE_BYTES]
+        large = [[one] for one in same if one.size * dtype.itemsize > PIECE_BYTES]
+        for joined in [*large, small] if small else large:
+            self._begin_joined(how, dtype, joined)
+
+    def _begin_joined(self, how: str, dtype: torch.dtype, same: Sequence[_Reduction]) -> None:
+        """One collective for all of these."""
         total = sum(one.size for one in same)
         buffer = next((one.buffer for one in same if one.buffer is not None), None)
         if buffer is None and len(same) == 1:
@@ -324,7 +334,8 @@ class World:
                     one.fill(piece)
                 elif one.flat is not None:
                     piece.copy_(one.flat)
-        with asking(f"allreduce of {GRADIENT} ({size} bytes)", self.clock, is_timed=True):
+        asked = f"allreduce of {GRADIENT} ({total * dtype.itemsize} bytes)"
+        with asking(asked, self.clock, is_timed=True):
             work = dist.all_reduce(joined, _operation(how), group=self.group, async_op=True)
         for one, piece in zip(same, joined.split([one.size for one in same]), strict=True):
             then = one.then

@@ -95,11 +95,15 @@ class Convolution(nn.Module):
 
 
 class Sided(nn.Module):
-    """A layer that every batch uses and two that some do: `side` as ``on`` says, `idle` never."""
+    """Layers that every batch uses and two that some do: `side` as ``on`` says, `idle` never. ``width``: of a
+    hidden layer, of which the gradient is large enough to travel by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 0) -> None:
         super().__init__()
         self.body, self.side, self.idle = (nn.Linear(6, 6) for _ in range(3))
+        if width:
+            sizes = ((6, width), (width, width), (width, 6))
+            self.side = nn.Sequential(*(nn.Linear(*size) for size in sizes))
         self.on = True
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,6 +122,7 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "channels last": Convolution,
     "complex channels last": lambda: Convolution(torch.complex64),
     "unused": Sided,
+    "unused, wide": lambda: Sided(520),
 }
 
 
@@ -167,7 +172,7 @@ def built(loop: Loop) -> DistributedDataParallel:
         net,
         bucket_cap_mb=1e-4,
         gradient_as_bucket_view=loop.view,
-        find_unused_parameters=loop.model == "unused" or loop.freezes is not None,
+        find_unused_parameters=isinstance(net, Sided) or loop.freezes is not None,
         static_graph=loop.static,
     )
 
@@ -192,7 +197,7 @@ def play(loop: Loop) -> dict[str, Any]:
     means, states, scales = [], [], []
     for step in range(loop.steps):
         optimizer.zero_grad(set_to_none=loop.set_to_none)
-        if loop.model == "unused":  # by all ranks, by none, by one, by none
+        if isinstance(net, Sided):  # by all ranks, by none, by one, by none
             net.on = step % 4 == 0 or (step % 4 == 2 and rank == 0)
         if loop.freezes is not None:
             first_layer(net).requires_grad_(not loop.freezes[0] <= step < loop.freezes[1])
@@ -232,6 +237,16 @@ def sends_first(action: Callable[[], object], does: bool) -> None:
     first = junction.SEND_FIRST | ({"cpu"} if does else frozenset())
     with patch.object(junction, "SEND_FIRST", first):
         action()
+
+
+def bytes_of_buffers(view: bool) -> int:
+    """Held beside the gradients to average them."""
+    model = DistributedDataParallel(Layers(*[torch.float32] * 3), gradient_as_bucket_view=view)
+    exchange = attach(model, Dense())
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(1, 6)).sum().backward()
+    return sum(tensor.nbytes for tensor in exchange._exchange._buffers._scratch.values())
 
 
 def spoil_and_load(exchange: Attached, form: str, folder: str) -> None:

@@ -41,6 +41,7 @@ LOOPS = {name: Loop(name, None, steps=8) for name in MODELS} | {
     "accumulated": Loop("mixed", None, micro_steps=3),
     "bucket views": Loop("mixed", None, view=True),
     "unused, bucket views": Loop("unused", None, steps=8, view=True),
+    "unused, wide, bucket views": Loop("unused, wide", None, steps=8, view=True),
     "unused, accumulated": Loop("unused", None, steps=8, micro_steps=2),
     "frozen before": Loop("float32", None, frozen=True),
     "frozen in mid-training": Loop("float32", None, steps=9, freezes=(3, 6)),
@@ -81,6 +82,11 @@ def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: Ranks, 
         if loop.frozen:
             sent = 4 * sum(mean.numel() for mean in ours["means"][0].values() if mean is not None)
             assert ours["saved"]["ledger"]["payload_bytes"] == loop.steps * sent, way
+
+
+def test_gradients_that_lie_in_buckets_are_averaged_there(two_workers: Ranks) -> None:
+    assert two_workers(loops.bytes_of_buffers, True) == [0, 0]
+    assert two_workers(loops.bytes_of_buffers, False) == [504, 504]
 
 
 @pytest.mark.parametrize(
