@@ -188,6 +188,9 @@ def test_four_bits_are_the_setting_to_try_first() -> None:
         assert own.shown.has_interval
         assert own.shown.word in ("equivalent", "undecided")
         assert 7 < own.bytes[paired.LESS] < 8
+    above_0 = {name for name, one in workloads().items() if one["uniform_4"].shown.low > 0}
+    assert above_0 == {"gpt"}
+    assert workloads()["gpt"]["uniform_4"].shown.word == "equivalent"
     plain = {name: one["uniform_4_plain"] for name, one in workloads().items()}
     trained = {name: own for name, own in plain.items() if own.change != "no runs"}
     assert len(trained) == 4
