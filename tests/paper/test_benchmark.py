@@ -19,11 +19,12 @@ from dgc_repro.launch.paths import option
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame, publish
-from dgc_repro.paper.benchmark import methods, names, paired, profiles, speed, tradeoff
+from dgc_repro.paper.benchmark import methods, paired, profiles, speed, tradeoff
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import markdown
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import name_of
 
 NUMBERS = itertools.count()
 
@@ -202,13 +203,13 @@ def test_the_page_says_only_what_concerns_its_methods() -> None:
      ("topk_inf", "topk_inf"), ("topk_high", "topk_high"), ("theirs_3", "theirs_3")],
 )  # fmt: skip
 def test_a_setting_has_a_name_that_people_say(setting: str, name: str) -> None:
-    assert names.name_of(setting) == name
+    assert name_of(setting) == name
 
 
 def test_no_two_published_settings_have_one_name_and_none_shows_its_row() -> None:
     runs = publish.published(RESULTS, "benchmark", "small").values()
     rows = {(run.model, run.method.partition("_lr")[0]) for run in runs if "." in run.row}
-    named = [(workload, names.name_of(setting)) for workload, setting in rows]
+    named = [(workload, name_of(setting)) for workload, setting in rows]
     assert len(set(named)) == len(rows)
     assert not [name for _, name in named if "_" in name]
 

@@ -14,9 +14,9 @@ from synthetic import write_run
 from dgc_repro.errors import UserError
 from dgc_repro.names import conf_dir
 from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact
 from dgc_repro.paper.claims import Check, Claim, Printed
 from dgc_repro.paper.frame import seeds
-from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
 from dgc_repro.paper.records import Run, read_run
 
 ROWS = {"none": "no compression", "static8": "8 bits"}
@@ -25,10 +25,10 @@ THERE_ARE = f"there are: test accuracy, floats sent, payload, wire, {LESS}"
 
 def page_with(
     *checks: Check, premises: tuple[Check, ...] = (), printed: Printed | None = None
-) -> Any:
+) -> Artifact:
     claims = [Claim("2", "It holds.", "section 3", checks, premises=premises)] if checks else []
     quantities = {"test accuracy": ACCURACY}
-    return generic_page("A page", rows=ROWS, quantities=quantities, claims=claims, printed=printed)
+    return Artifact("A page", rows=ROWS, quantities=quantities, claims=claims, printed=printed)
 
 
 def test_a_misspelt_name_in_a_claim_or_a_printed_table_is_an_error() -> None:
@@ -101,7 +101,7 @@ def test_a_page_lists_what_departs_from_its_scale(tmp_path: Path) -> None:
 
 
 def test_printed_numbers_stand_beside_the_measured_ones_and_not_beside_n(tmp_path: Path) -> None:
-    page = generic_page(
+    page = Artifact(
         "A page",
         rows=ROWS,
         quantities={"test accuracy": ACCURACY},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +48,6 @@ from dgc_repro.paper.gravac import (
     table4,
     training,
 )
-from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.records import Run
 
@@ -658,14 +656,6 @@ def test_a_factor_of_saturation_may_be_one_step_off(at: int, word: str) -> None:
     assert found["lstm.after.vgg16"] == "differs (given)"
     assert fig3.saturation(pd.Series({1000: 2.0, 10: 1.0, 100: 1.89})) == 1000
     assert fig3.saturation(pd.Series({1000: 2.0, 10: 1.0, 100: 1.9})) == 100
-
-
-def test_the_line_of_a_run_has_interface_and_ledger(tmp_path: Path) -> None:
-    assert counted_line(tmp_path) is None
-    sent = {"net/tx_bytes": 1.01e6, "net/expected_tx_bytes": 1e6, "comm/total_wire_bytes": 9e5}
-    (tmp_path / "summary.json").write_text(json.dumps(sent))
-    line = "network: 1.01 MB sent a worker by its interface, 1 MB by the ledger with headers"
-    assert counted_line(tmp_path) == f"{line} (+1.00 %; 900 kB without)"
 
 
 # -- docs/gravac.md

@@ -19,13 +19,13 @@ from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import net, paired, profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
-from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, together, workloads
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number
 from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.setting_names import is_of, name_of
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "train.on_nonfinite")

@@ -22,10 +22,10 @@ from dgc_repro.paper import panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.equivalent import Share
-from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts
 from dgc_repro.paper.page import Drawing
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import name_of
 
 GPU = "v100"
 BASE = "forward and backward"

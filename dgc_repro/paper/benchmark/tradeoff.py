@@ -19,10 +19,10 @@ from matplotlib.lines import Line2D
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.benchmark.classes import Shown
-from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts, workloads
 from dgc_repro.paper.page import Drawing
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import is_of, name_of
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     plot.BLACK: ("dense",),
