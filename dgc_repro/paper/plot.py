@@ -117,7 +117,7 @@ def style() -> Iterator[None]:
 
 def figure(
     title: str,
-    facts: str | Sequence[str],
+    facts: Sequence[str],
     panels: Sequence[tuple[str, Callable[[Axes], None]]],
     *,
     columns: int = 3,
@@ -126,10 +126,8 @@ def figure(
 ) -> Figure:
     """Draw a figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
 
-    ``facts``: those that fit stand in the line under the title, the most important first; of a text, its
-    first words. ``size``: of a panel, in inches. ``legend``: most columns of the one legend below all panels,
-    0 for none."""
-    facts = [facts] if isinstance(facts, str) else facts
+    ``facts``: those that fit stand in the line under the title, the most important first. ``size``: of a
+    panel, in inches. ``legend``: most columns of the one legend below all panels, 0 for none."""
     columns = min(columns, len(panels))
     num_rows = -(-len(panels) // columns)
     width = max(size[0] * columns, LEAST_WIDTH)

@@ -128,7 +128,7 @@ def test_the_head_of_a_page_names_every_model_of_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log", ["", "x"])
 def test_ticks_are_plain_numbers_without_powers_of_ten(log: str) -> None:
     drawn = panels.lines([([2e4, 4e9], [1, 2])])
-    drawing = plot.figure("A figure", "made up", [panels.panel("", drawn, x="bytes", log=log)])
+    drawing = plot.figure("A figure", ["made up"], [panels.panel("", drawn, x="bytes", log=log)])
     drawing.draw_without_rendering()
     axis = drawing.axes[0].xaxis
     texts = [label.get_text() for label in axis.get_ticklabels()]
