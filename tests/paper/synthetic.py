@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from dgc_repro.paper.page import Page
+from dgc_repro.paper.page import Page, markdown
 
+GOLDEN = Path(__file__).parent / "golden"
 EPOCHS = 9
 DENSE_BYTES = 4_000_000.0
 
@@ -23,6 +24,16 @@ ROWS = {
     "dynamic_ef": (91.6, 0.35, 13.0, 1.3, 4.0),
 }
 RUNGS = ((5, "bits=4"), (4, "bits=6"), (3, "bits=8"), (2, "bits=12"), (1, "bits=16"), (0, "dense"))
+
+
+def require_golden(page: Page, name: str, folder: Path) -> None:
+    """Require that a page of made-up runs is the one in golden/, and that its figures can be drawn. The
+    message has the command that takes over a change that is meant."""
+    made, golden = folder / name, GOLDEN / name
+    made.write_text(markdown(page), encoding="utf-8", newline="\n")
+    assert made.read_bytes() == golden.read_bytes(), f"if it is meant: cp {made} {golden}"
+    for draw in page.figures.values():
+        assert draw().axes
 
 
 def words(page: Page) -> dict[str, str]:

@@ -1,10 +1,9 @@
-"""The lecture's quantities: formulas against closed forms, what is tuned, and copies of printed numbers."""
+"""The lecture's quantities: formulas against closed forms, and what is tuned."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -29,22 +28,6 @@ from dgc_repro.paper.records import Run
 RANDOM = np.random.default_rng(0)
 
 # -- DGC's table
-
-# papers.md, Table C-DGC, written out once more: a slip in the package's copy shows here.
-PRINTED = """
-| ResNet-50, ImageNet: top-1 / top-5 % | 75.96 / 92.91 | 76.15 / 92.97 | 277x |
-| 5-layer GRU, LibriSpeech: WER % | 9.45, 27.07 | 9.06, 27.04 | 608x |
-| 2-layer LSTM, PTB: perplexity | 72.30 | 72.24 | 462x |
-"""
-
-
-def test_the_printed_numbers_are_those_of_the_lecture() -> None:
-    table = PRINTED.strip()
-    assert table in dgc.WORDS.texts["Table on DGC as printed"]
-    found = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", table.splitlines()[2])]
-    assert found == [2, *(ptb.TABLE(row, ptb.TEST) for row in ("dense", "dgc")), ptb.RATIO]
-    for row, line in zip((dgc.RESNET50, dgc.DEEPSPEECH, dgc.LSTM), table.splitlines(), strict=True):
-        assert line.endswith(f" {dgc.MEGABYTES(row, dgc.RATIO):g}x |")
 
 
 def test_the_notes_are_those_of_the_printed_numbers() -> None:
