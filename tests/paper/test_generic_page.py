@@ -16,7 +16,6 @@ from dgc_repro.names import conf_dir
 from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact
 from dgc_repro.paper.claims import Check, Claim, Printed
-from dgc_repro.paper.frame import seeds
 from dgc_repro.paper.records import Run, read_run
 
 ROWS = {"none": "no compression", "static8": "8 bits"}
@@ -98,24 +97,6 @@ def test_a_page_lists_what_departs_from_its_scale(tmp_path: Path) -> None:
     custom = dict(page_with()([replace(other)], "custom").facts)
     assert "model.width=8 (64)" in custom["differs from scale none"]
     assert "train.epochs=15 (to give)" in custom["differs from scale none"]
-
-
-def test_printed_numbers_stand_beside_the_measured_ones_and_not_beside_n(tmp_path: Path) -> None:
-    page = Artifact(
-        "A page",
-        rows=ROWS,
-        quantities={"test accuracy": ACCURACY},
-        tables={"Accuracy": (seeds("test accuracy"), "test accuracy")},
-        printed=Printed("Table 1", {"test accuracy": "%"}, {"none": (90.0,)}),
-    )([quick_run(tmp_path)], "quick")
-    (table,) = [section.table for section in page.sections if section.table is not None]
-    assert list(table.columns) == [
-        "method",
-        "n",
-        "test accuracy %: printed",
-        "test accuracy %: ours",
-    ]
-    assert list(table.iloc[0, 1:3]) == ["1", "90"]
 
 
 def test_the_head_of_a_page_names_every_model_of_a_row(tmp_path: Path) -> None:

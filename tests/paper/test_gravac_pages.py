@@ -33,7 +33,6 @@ from dgc_repro.paper.gravac import (
     RESNET101,
     TARGETS,
     VGG16,
-    fig1b,
     fig2,
     fig3,
     fig7_11,
@@ -279,14 +278,6 @@ def test_less_than_a_seventh_of_the_way_from_chance_has_failed(
     assert (frame.of(found, training.PLATEAU_SECONDS, row) == [math.inf]) is failed
 
 
-def test_a_row_that_never_reaches_the_target_has_no_speedup() -> None:
-    runs = [made(f"resnet101.{name}", final) for name, final in (("dense", 80), ("topk10", 80))]
-    made_of = made_page("fig2", [*runs, made("resnet101.topk1000", 60)])
-    assert frame.of(made_of.frame, training.TARGET_SECONDS, "resnet101.topk1000") == [math.inf]
-    assert frame.of(made_of.frame, fig2.SPEEDUP, "resnet101.topk1000") == [0.0]
-    assert "never" in page.markdown(made_of)
-
-
 # -- recorded decisions
 
 
@@ -299,28 +290,6 @@ def test_throughput_counts_the_samples_of_the_workers_whose_step_is_modelled() -
     assert fig7_11.factor_table(measured).at[10.0, throughput] == 100
     found = made_page("fig7", [made("resnet101.dense"), run]).frame
     assert frame.of(found, fig7_11.MOST, run.row) == [1000]
-
-
-@pytest.mark.parametrize(
-    ("variances", "expected"),
-    [
-        ([8, 8, 8, 8, 8, 8, 8, 8, 8, 4], ("differs", "differs")),
-        ([1, 8, 9, 9, 9, 9, 9, 9, 9, 9], ("agrees", "agrees")),
-    ],
-)
-def test_the_variance_is_judged_by_its_tenths(
-    variances: list[float], expected: tuple[str, ...]
-) -> None:
-    runs = []
-    for seed in range(3):
-        tenths = np.array(variances) + 1e-3 * seed * np.arange(len(variances))
-        own = [*np.repeat(tenths, 9), *np.zeros(90)]
-        steps = np.arange(1, STEPS + 1)
-        table = pd.DataFrame({"step": steps, "own_square": np.add(own, 1), "mean_square": 1.0})
-        runs.append(replace(made(f"{LSTM}.dense_variance", 200, seed), decisions=table))
-    found = words(made_page("fig1b", runs))
-    assert tuple(found[f"lstm.{name}"] for name in ("drastic", "saturates")) == expected
-    assert fig1b.in_part(runs[0], 2) == variances[1]
 
 
 # -- pages

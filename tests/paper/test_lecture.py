@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dgc_repro.paper import frame
 from dgc_repro.paper.lecture import (
     allreduce,
     batch_size,
@@ -49,22 +48,6 @@ def test_what_the_last_epoch_sent_is_the_difference_of_two_totals() -> None:
     assert ptb.in_last_epoch("comm/payload_bytes", run) == 2000
     assert ptb.payload_a_step(run) == 200
     assert ptb.in_last_epoch("step", Run("r", {}, {}, {}, epochs[:1])) == 10
-
-
-def test_the_ptb_rows_ratios_are_dense_trainings_numbers_over_dgcs() -> None:
-    runs = [
-        Run(
-            row, {"experiment": {"row": row}, "seed": 0}, {}, {},
-            pd.DataFrame(
-                {"step": [10, 20], "test/perplexity": [9.0, 8.0], "validation/perplexity": [9.0, 8.0]}
-                | {metric: [sent, 2 * sent] for metric in ptb.AFTER}
-            ),
-        )
-        for row, sent in (("dense", 400.0), ("dgc", 4.0))
-    ]  # fmt: skip
-    found = frame.measure(runs, ptb.page.quantities)
-    for ratio in ptb.RATIOS:
-        assert (frame.of(found, ratio, "dense"), frame.of(found, ratio, "dgc")) == ([1.0], [100.0])
 
 
 # -- studies
