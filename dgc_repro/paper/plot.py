@@ -250,12 +250,12 @@ def name_points(
     return True
 
 
-def plain_log(axis: Axis, subs: Sequence[float] = (), unit: str = "") -> None:
-    """Ticks of a logarithmic axis at these multiples of each power of ten, in plain numbers; multiples that
-    fit the range where none are given."""
+def plain_log(axis: Axis, unit: str = "") -> None:
+    """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 of them in a short range, as plain
+    numbers."""
     low, high = axis.get_view_interval()
     few = (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs or few))
+    axis.set_major_locator(LogLocator(subs=few))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{tick_text(value)}{unit}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -461,9 +461,9 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path}: {error}; run again from its checkpoint") from error
 
 
-def decisions_of(folder: Path, most: int = MOST_STEPS) -> pd.DataFrame:
-    """Return the decisions of a run folder by step, at most ``most`` of them: every k-th from the first one
-    on. No rows where nothing was decided. UserError names a broken line."""
+def decisions_of(folder: Path) -> pd.DataFrame:
+    """Return the decisions of a run folder by step, at most `MOST_STEPS` of them: every k-th from the first
+    one on. No rows where nothing was decided. UserError names a broken line."""
     path = folder / DECISIONS_FILE
     found: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(json_lines(path) if path.is_file() else (), start=1):
@@ -475,7 +475,7 @@ def decisions_of(folder: Path, most: int = MOST_STEPS) -> pd.DataFrame:
             times = {name: entry.get(f"timed_{name}") for name in _TIMES}
             found.setdefault(int(timed) + 1, {}).update(times)
     table = _typed([{"step": step, **found[step]} for step in sorted(found)])
-    return table.iloc[:: max(1, math.ceil(len(table) / most))].reset_index(drop=True)
+    return table.iloc[:: max(1, math.ceil(len(table) / MOST_STEPS))].reset_index(drop=True)
 
 
 def _decided(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,14 +68,12 @@ def full_size(workload: Workload) -> FullSize | None:
     )
 
 
-def step_speedups(
-    work: speed.Workload, model: FullSize, network: Network, workers: int = speed.WORKERS
-) -> dict[str, float]:
+def step_speedups(work: speed.Workload, model: FullSize, network: Network) -> dict[str, float]:
     """How many times as fast as dense training's a step of each method is, of those that can be predicted."""
-    costs, found = Costs(network, workers), {}
+    costs, found = Costs(network, speed.WORKERS), {}
     for run in {run.method: run for run in work.runs}.values():
         if run.method in model.exchange and speed.is_predicted(run):
-            calls = speed.calls_at(run, workers)
+            calls = speed.calls_at(run, speed.WORKERS)
             calls = speed.enlarged(run, calls, work.parameters, work.vectors, model.sizes)
             talk, hidden = speed.talked(run, calls, costs, model.compute)
             found[run.method] = model.compute + model.exchange[run.method] + talk - hidden
