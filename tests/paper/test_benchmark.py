@@ -461,10 +461,6 @@ def test_a_seed_in_which_dense_training_misses_the_target_counts_as_missed() -> 
     found = methods.numbers(runs)
     assert frame.of(found, methods.STEPS, "low.dense") == [10.0, math.inf]
     assert frame.of(found, methods.SENT, "low.bf16") == [70_000, 70_000]
-    page = markdown(methods.page(runs, "quick"))
-    assert (
-        "images, recipe low 80 % (3 of the 3 runs that come to it do so at their last test)" in page
-    )
 
 
 def test_the_front_has_what_nothing_beats() -> None:
