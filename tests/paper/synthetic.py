@@ -138,34 +138,3 @@ def write_run(
     (folder / "policy.csv").write_text("\n".join(trace) + "\n")
     (folder / "checkpoint.pt").write_bytes(b"not published")
     return folder
-
-
-def write_table1(
-    runs: Path, seeds: range, scale: str = "quick", epochs: int = EPOCHS
-) -> list[Path]:
-    """All five rows for each seed."""
-    return [
-        write_run(runs, row, seed, scale=scale, epochs=epochs) for row in ROWS for seed in seeds
-    ]
-
-
-def quantizer(
-    bits: int | None,
-    rounding: str = "nearest",
-    block: int | None = None,
-    fed: bool = False,
-    *,
-    target: str = "uniform.Uniform",
-) -> dict[str, Any]:
-    """The settings of one sensitivity run."""
-    if bits is None:
-        return {"compressor": {"_target_": "dgc_repro.compressor.dense.Dense"}, "wrap": []}
-    return {
-        "compressor": {
-            "_target_": f"dgc_repro.compressor.{target}",
-            "bits": bits,
-            "rounding": rounding,
-            "block": block,
-        },
-        "wrap": ["error_feedback"] if fed else [],
-    }

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
-from synthetic import ROWS, quantizer, write_run, write_table1
+from synthetic import ROWS, write_run
 
 import dgc_repro
 from dgc_repro.errors import UserError
@@ -61,15 +61,11 @@ def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
 
 def test_an_artifact_takes_runs_of_another_one_that_it_names(tmp_path: Path) -> None:
     """The sensitivity study at scale medium uses two runs of Table I."""
-    given = {"none": (quantizer(None), "table1"), "static8": (quantizer(8), "table1")}
-    given["bits8_again"] = (
-        {**quantizer(8), "exchange": {"aggregation": "sharded"}},
-        "sensitivity",
-    )
+    given = {"none": "table1", "static8": "table1", "bits8_again": "sensitivity"}
     how: dict[str, Any] = {"scale": "medium", "numbers": ROWS["none"]}
     runs = [
-        read_run(write_run(tmp_path / "runs", row, 0, artifact=artifact, settings=own, **how))
-        for row, (own, artifact) in given.items()
+        read_run(write_run(tmp_path / "runs", row, 0, artifact=artifact, **how))
+        for row, artifact in given.items()
     ]
     root = tmp_path / "results"
     study = publish(runs, "dynamic", "sensitivity", "medium", root)
@@ -212,7 +208,7 @@ def test_the_overview_lists_the_papers_before_the_benchmark(table1: Path, tmp_pa
 
 
 def test_runs_and_results_load_in_one_line(table1: Path, tmp_path: Path) -> None:
-    write_table1(tmp_path / "runs", range(1))
+    runs_in(tmp_path / "runs", range(1))
     own = dgc_repro.load_runs(tmp_path / "runs")
     assert set(own.runs["row"]) == set(ROWS)
     assert own.runs.set_index("row").loc["static8", "compressor"] == "Uniform"
