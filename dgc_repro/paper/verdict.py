@@ -330,6 +330,10 @@ class _Ruling(NamedTuple):
     needs: str = ""
 
 
+def _not_run(why: str) -> _Ruling:
+    return _Ruling("not run", why, why, "runs that are not finished")
+
+
 @dataclass(frozen=True)
 class _Court:
     """What the claims of a page are judged on (see `judge`)."""
@@ -498,13 +502,11 @@ class _Court:
         """Why a check has no number: no run, no seed in common, or neither row ever reaches a target."""
         frame, rows = self.frame, sorted({row for check in claim.checks for row in check.rows})
         absent = [row for row in rows if row not in set(frame["row"])]
-        why = f"no common number of {' and '.join(self.names(rows))}"
         if absent:
-            why = f"no finished run of {', '.join(self.names(absent))}"
-        for check in claim.checks if not absent else ():
+            return _not_run(f"no finished run of {', '.join(self.names(absent))}")
+        for check in claim.checks:
             found = [values(frame, check.quantity, row, check.setting) for row in check.rows]
             if not len(paired(check, frame)) and all(len(f) and np.isinf(f).all() for f in found):
-                named = " and ".join(self.names(check.rows))
-                why = f"{check.quantity} is infinite for {named}"
+                why = f"{check.quantity} is infinite for {' and '.join(self.names(check.rows))}"
                 return _Ruling("not tested", why, why, f"other runs ({why})")
-        return _Ruling("not run", why, why, "runs that are not finished")
+        return _not_run(f"no common number of {' and '.join(self.names(rows))}")
