@@ -16,7 +16,7 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import results_dir
-from dgc_repro.paper import claim_table, index, pool
+from dgc_repro.paper import index, pool
 from dgc_repro.paper.records import Run, read_runs
 from dgc_repro.paper.setting_names import flat
 
@@ -33,7 +33,7 @@ class Frames(NamedTuple):
                ``time/train_seconds``), ``commit``, ``hardware``
     epochs     one row an epoch of a run: ``run``, ``row``, ``seed``, ``epoch``, ``step`` and the metrics
     decisions  one row a recorded step of a policy that decides by step: ``run``, ``row``, ``seed``, ``step``,
-               ``branch``, ``factor``, ``gain``, ... (paper/decisions.py)
+               ``branch``, ``factor``, ``gain``, ... (paper/records.py)
     """
 
     runs: pd.DataFrame
@@ -86,11 +86,11 @@ def published_runs(name: str, root: str | Path | None = None) -> list[Run]:
 
 
 def load_claims(root: str | Path | None = None) -> pd.DataFrame:
-    """Every claim of every paper with its verdict; `paper.claim_table.claims` names the columns. ``root``: as
+    """Every claim of every paper with its verdict; `paper.index.claims` names the columns. ``root``: as
     of `load_results`. Raises UserError where there are no results."""
     roots = [Path(root)] if root is not None else [RESULTS, Path("results")]
     for place in roots:
-        if len(found := claim_table.claims(index.entries(place))):
+        if len(found := index.claims(index.entries(place))):
             return found
     raise UserError(f"{roots[-1]}: no published results; give the folder results of a checkout")
 

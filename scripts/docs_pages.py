@@ -26,7 +26,7 @@ import pandas as pd
 import yaml
 
 from dgc_repro.paper import index, pool
-from dgc_repro.paper.claim_table import Entry
+from dgc_repro.paper.index import Entry
 from dgc_repro.paper.page import HOW, PAGE_FILE, markdown_table, plain
 from dgc_repro.paper.verdict import WORDS
 

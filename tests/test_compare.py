@@ -774,7 +774,7 @@ def test_a_legend_below_the_panels_stays_inside_the_canvas(name: str, count: int
     """It had been cut on both sides."""
     looks = {str(place): plot.Look(f"{name}{place}", plot.BLUE) for place in range(count)}
     points = panels.points({row: ([1.0], [2.0]) for row in looks}, looks)
-    figure = plot.figure("a title", "facts", [panels.panel("", points)])
+    figure = plot.figure("a title", ["facts"], [panels.panel("", points)])
     assert is_inside(figure)
     assert all(axes.bbox.height > 50 for axes in figure.axes)
     assert len(figure.legends[0].get_texts()) == count

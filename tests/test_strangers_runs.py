@@ -397,7 +397,7 @@ WITH_OWN_WAYS = {
     ),
     "launch/sweep.py": "the record of the user's own sweep",
     **dict.fromkeys(
-        ("paper/claim_table.py", "paper/page.py", "paper/publish.py"),
+        ("paper/page.py", "paper/publish.py"),
         "new files of a page in a folder that was just made; text beside a paper's module",
     ),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs
 from dgc_repro.launch.ranks import SUBMITTED, RunFailed, RunStopped
 from dgc_repro.launch.single import check, is_for_slurm, run_config, train_in
 from dgc_repro.launch.worker import read_config
-from dgc_repro.paper.interfaces import counted_line
+from dgc_repro.paper.records import counted_line
 
 
 def run(execute: torchrun.Execute | None) -> None:

@@ -33,7 +33,6 @@ from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import scale_of
 from dgc_repro.paper import records
-from dgc_repro.paper.decisions import json_lines
 from dgc_repro.train import checkpoint
 
 DEFAULT_COMPRESSOR = "dense"
@@ -194,7 +193,7 @@ def say_damaged(folder: Path) -> None:
 def _train_losses(folder: Path) -> list[float]:
     """The training loss of each epoch."""
     path = folder / "metrics.jsonl"
-    lines = json_lines(path) if path.is_file() else []
+    lines = records.json_lines(path) if path.is_file() else []
     return [line["train/loss"] for line in lines if line.get("kind") == "epoch"]
 
 

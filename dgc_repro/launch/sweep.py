@@ -32,8 +32,7 @@ from dgc_repro.launch.paths import is_group, writing_to
 from dgc_repro.launch.ranks import inside_torchrun
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
-from dgc_repro.paper.decisions import json_lines
-from dgc_repro.paper.records import read_run
+from dgc_repro.paper.records import json_lines, read_run
 
 RECORD, BASIC = "runs.jsonl", "basic"
 started: list[Path] = []

@@ -38,6 +38,7 @@ PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
 LESS = "payload: times less than the first row"
 BANDS = "Lines are means over the seeds; bands are one standard deviation."
 BARS = "Points are means over the seeds; bars are one standard deviation."
+GENERIC = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
 CURVES = {
     "test/perplexity": ("test perplexity", "y"),
     "test/accuracy_percent": ("test accuracy (%)", ""),
@@ -186,9 +187,9 @@ class Artifact:
         known = self.printed or {}
         if isinstance(known, Printed):
             known = frames.printed_numbers(known, {c: c for c in known.columns})
-        parts = [
-            self._section(title, of, shown, labels, known) for title, of in self._tables().items()
-        ]
+        sent = (Column("payload", "payload", amount), Column("times less", LESS))
+        tables = self.tables or {"Rows": (*self.quantities, *sent)}
+        parts = [self._section(title, of, shown, labels, known) for title, of in tables.items()]
         head = self.head or (lambda shown: facts.departures(shown.runs, scale) if is_title else [])
         figures = self.figures
         if not figures and is_trained:
@@ -200,10 +201,6 @@ class Artifact:
             modelled=self.modelled,
             figures={name: describe(shown) for name, describe in figures.items()},
         )  # fmt: skip
-
-    def _tables(self) -> Mapping[str, Sequence[Column | str] | Rows | Made]:
-        sent = (Column("payload", "payload", amount), Column("times less", LESS))
-        return self.tables or {"Rows": (*self.quantities, *sent)}
 
     def _section(
         self, title: str, table: Any, shown: Shown, labels: Mapping[str, str], known: Known
@@ -227,9 +224,6 @@ class Artifact:
             column = Column(f"{column} {unit}".rstrip(), column, form)
         is_printed = any(name == column.quantity for _, name in known)
         return replace(column, printed=known) if is_printed and column.printed is None else column
-
-
-GENERIC = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
 
 
 def _curve(shown: Shown) -> list[panels.Panel]:

@@ -189,10 +189,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: ``title`` as cited, ``label`` for short, ``link``, ``data``: its data set, if it has one."""
+    """A paper: ``title`` as cited, ``link``, ``data``: its data set, if it has one."""
 
     title: str
-    label: str
     link: str = ""
     data: str = ""
 

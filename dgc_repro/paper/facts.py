@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -82,14 +83,16 @@ def worlds(runs: Sequence[Run]) -> str:
     """The worlds of the runs that have a model, by kind, the smallest first."""
     trained = [run for run in runs if run.setting("model")]
     counts: dict[str, dict[str, None]] = {}
-    for run in sorted(trained, key=_number_of_workers):
+    for run in sorted(trained, key=lambda run: int(run.setting("launch.workers") or 0)):
         kind, count = str(run.setting("launch.kind")), str(run.setting("launch.workers"))
         counts.setdefault(kind, {})[count] = None
     return distinct(_world(list(own), kind) for kind, own in counts.items())
 
 
-def _number_of_workers(run: Run) -> int:
-    return int(run.setting("launch.workers") or 0)
+def batch_of(run: Run) -> int:
+    """Images, or columns of text, of a step, over all workers and micro-steps."""
+    keys = ("train.batch_size", "train.accumulate", "launch.workers")
+    return math.prod(int(run.setting(key)) for key in keys)
 
 
 def world_text(run: Run) -> str:

@@ -205,7 +205,7 @@ class Settings(_Lookup):
         self.parameters = f"{dense.summary['parameters'] / 1e6:.2g}"
         self.workers = speed.workers_of(dense)
         self.margin = f"{judged.workload.margin:g}"
-        self.names = [row.partition(".")[2] for row in judged.shown]
+        self.names = list(judged.settings)
         own = [shown for row, shown in judged.shown.items() if row != judged.reference]
         self.count = Counter(shown.word for shown in own)
         small = [shown for shown in own if shown.word == "equivalent"]

@@ -196,9 +196,9 @@ def number(values: Values, decimals: int | None = None, unit: str = "") -> str:
     return f"{text} ± {float(np.std(values, ddof=1)):.{decimals}f}"
 
 
-def signed(values: Values, decimals: int | None = None, unit: str = "") -> str:
+def signed(values: Values, decimals: int) -> str:
     """The same with the sign of the mean."""
-    text = number(values, decimals, unit)
+    text = number(values, decimals)
     return text if text.startswith("-") else f"+{text}"
 
 

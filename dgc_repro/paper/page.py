@@ -102,13 +102,6 @@ class Template:
         where, text, *reading = (words.format_map(how) for words in self.claims[name])
         return claim(id_, text, *checks, where=where, reading="".join(reading), ours=ours, **fields)
 
-    def noted(self, **values: Any) -> tuple[Note, ...]:
-        """The notes, filled in."""
-        return tuple(
-            Note(*(words.format_map(values) for words in (note.text, note.arithmetic)))
-            for note in self.notes
-        )
-
 
 @dataclass(frozen=True)
 class Drawing:

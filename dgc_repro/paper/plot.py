@@ -117,7 +117,7 @@ def style() -> Iterator[None]:
 
 def figure(
     title: str,
-    facts: str | Sequence[str],
+    facts: Sequence[str],
     panels: Sequence[tuple[str, Callable[[Axes], None]]],
     *,
     columns: int = 3,
@@ -126,10 +126,8 @@ def figure(
 ) -> Figure:
     """Draw a figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
 
-    ``facts``: those that fit stand in the line under the title, the most important first; of a text, its
-    first words. ``size``: of a panel, in inches. ``legend``: most columns of the one legend below all panels,
-    0 for none."""
-    facts = [facts] if isinstance(facts, str) else facts
+    ``facts``: those that fit stand in the line under the title, the most important first. ``size``: of a
+    panel, in inches. ``legend``: most columns of the one legend below all panels, 0 for none."""
     columns = min(columns, len(panels))
     num_rows = -(-len(panels) // columns)
     width = max(size[0] * columns, LEAST_WIDTH)
@@ -252,12 +250,12 @@ def name_points(
     return True
 
 
-def plain_log(axis: Axis, subs: Sequence[float] = (), unit: str = "") -> None:
-    """Ticks of a logarithmic axis at these multiples of each power of ten, in plain numbers; multiples that
-    fit the range where none are given."""
+def plain_log(axis: Axis, unit: str = "") -> None:
+    """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 of them in a short range, as plain
+    numbers."""
     low, high = axis.get_view_interval()
     few = (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs or few))
+    axis.set_major_locator(LogLocator(subs=few))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{tick_text(value)}{unit}"))
     axis.set_minor_formatter(NullFormatter())
 

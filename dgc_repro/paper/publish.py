@@ -27,6 +27,7 @@ from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.names import git, installed_papers
 from dgc_repro.paper import page, pool
+from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.facts import IN_HISTORY
 from dgc_repro.paper.page import OtherScale, Page
 from dgc_repro.paper.records import Run
@@ -210,11 +211,8 @@ def _fresh(folder: Path) -> Iterator[Path]:
 def _page(runs: Sequence[Run], paper: str, scale: str, artifact: str) -> Page:
     made: Page = artifact_of(paper, artifact).page(runs, scale)
     package = importlib.import_module(package_of(paper))
-    source, (title, *_) = (
-        getattr(package, "PAPER", None),
-        (package.__doc__ or "").splitlines() or [""],
-    )
-    cited = title if source is None else source.cited
+    source: Paper | None = getattr(package, "PAPER", None)
+    cited = source.cited if source else (package.__doc__ or "").partition("\n")[0]
     return replace(made, facts=(("source", cited), *made.facts)) if cited else made
 
 

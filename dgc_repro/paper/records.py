@@ -5,6 +5,9 @@ are skipped with a message, and so are damaged ones. A broken file is an error o
 
 The summary of a finished run has the checksums of the record (checksums.py). `summary_of` compares them.
 A run folder may be a stranger's: files.py reads its files, and `refuse_odd` and `Shape` look at their values.
+
+A line of decisions.jsonl holds the decision of a step and the time of the step before. In the table of
+`decisions_of` each time is in the row of its own step, and long runs are thinned to evenly spaced steps.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +26,12 @@ from dgc_repro.checked import refuse
 from dgc_repro.checksums import Damaged, verified
 from dgc_repro.errors import CONTROL, UserError, shown
 from dgc_repro.names import default_of, defaults_of_component, with_current_names
-from dgc_repro.paper import decisions
-from dgc_repro.paper.decisions import json_lines
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FINISHED = "finished"
-EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
+EPOCHS_FILE, TRACE_FILE, DECISIONS_FILE = "metrics.jsonl", "policy.csv", "decisions.jsonl"
 LINES_FILES = ("rows.csv", "repeats.csv")
 NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
 DAMAGE = (
@@ -51,8 +53,24 @@ REQUIRED_METRICS = (
     *("epoch", "train/loss", "train/accuracy_percent", "test/accuracy_percent"),
     *("comm/floats", "comm/payload_bytes", "comm/wire_bytes", "time/train_seconds"),
 )
-
-
+MOST_STEPS = 1000
+"""Of the decisions of a run in a table."""
+_TIMES = ("seconds", "samples", "throughput", "own_square", "mean_square")
+DECISIONS = (
+    *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
+    *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms", *_TIMES),
+    "candidate_norms",
+)
+"""``step``: from 1; ``branch``: candidate, theta_min or dense; ``factor``: of what was sent, 1 is dense;
+``gain``: of what was sent; ``norm_before``, ``norm_after``: of the whole error-fed gradient and of what was
+sent; ``raw_norms``, ``sent_norms``, ``candidate_norms``: sums over tensors of the norms of the gradient
+without its residual, of what was sent (none for a dense step), and of what the candidate would send."""
+_SENT = {"theta_min": 1, "candidate": 2}
+"""By branch, the place among the energies of what was sent; dense sends all of it."""
+_DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
+_PREFIX = "decision/"
+NETWORK = ("net/tx_bytes", "net/expected_tx_bytes", "comm/total_wire_bytes")
+"""Of the summary of a run with ``launch=netlab``: bytes that a worker's interface counted, and the ledger."""
 Section = Mapping[Any, Any] | None
 
 
@@ -125,7 +143,7 @@ class Run:
 
     id           the name of the run folder, which ends in the hash of the config
     epochs       one row an epoch, in order: metrics by name
-    decisions    one row a recorded step: what the policy decided (decisions.py)
+    decisions    one row a recorded step: what the policy decided (`decisions_of`)
     trace        one row a change of the policy's plan
     lines        of a measurement or a study: its table
     """
@@ -231,13 +249,15 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
     with one_line(folder):
         refuse(SummaryShape, summary)
+        environment = _read_json(folder / "environment.json")
+        refuse(EnvironmentShape, environment)
         return Run(
             id=folder.name,
             config=_read_config(folder / "config.yaml"),
-            environment=_read_environment(folder / "environment.json"),
+            environment=environment,
             summary=summary,
             epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else _frame(),
-            decisions=decisions.read(folder) if lines is None else _frame(),
+            decisions=decisions_of(folder) if lines is None else _frame(),
             trace=_read_trace(folder / TRACE_FILE),
             lines=_parsed(lines, table, "a table") if lines is not None else _frame(),
         )
@@ -396,12 +416,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_environment(path: Path) -> dict[str, Any]:
-    found = _read_json(path)
-    refuse(EnvironmentShape, found)
-    return found
-
-
 def _read_config(path: Path) -> dict[str, Any]:
     config = _parsed(path, lambda content: files.parsed_yaml(content.decode("utf-8")), "YAML")
     try:
@@ -435,3 +449,78 @@ def _read_epochs(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: no {', '.join(missing)}; the record is of another version")
     frame = frame.drop(columns="kind").drop_duplicates("epoch", keep="last").sort_values("epoch")
     return frame.reset_index(drop=True)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one JSON object a line. UserError names the file and a broken line."""
+    try:
+        yield from files.json_lines(path)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; run again from its checkpoint") from error
+
+
+def decisions_of(folder: Path) -> pd.DataFrame:
+    """Return the decisions of a run folder by step, at most `MOST_STEPS` of them: every k-th from the first
+    one on. No rows where nothing was decided. UserError names a broken line."""
+    path = folder / DECISIONS_FILE
+    found: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(json_lines(path) if path.is_file() else (), start=1):
+        if not isinstance(step := line.get("decision"), int):
+            raise UserError(f"{path}: line {number} has no step; run again from its checkpoint")
+        entry = {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
+        found.setdefault(step, {}).update(_decided(entry))
+        if (timed := entry.get("timed_step")) is not None:
+            times = {name: entry.get(f"timed_{name}") for name in _TIMES}
+            found.setdefault(int(timed) + 1, {}).update(times)
+    table = _typed([{"step": step, **found[step]} for step in sorted(found)])
+    return table.iloc[:: max(1, math.ceil(len(table) / MOST_STEPS))].reset_index(drop=True)
+
+
+def _decided(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one decision; none where a policy only records."""
+    branch = line.get("branch")
+    if branch is None:
+        return {}
+    numbers = [float(number) for number in line.get("energies") or ()]
+    norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in numbers[:3]]
+    found = {name: line.get(name) for name in _DECIDED}
+    found["factor"] = line.get(branch) if branch in _SENT else 1.0
+    if norms:
+        found |= {"norm_before": norms[0], "norm_after": norms[_SENT.get(branch, 0)]}
+    if len(numbers) > 3:
+        found["raw_norms"] = numbers[3]
+        found["sent_norms"] = numbers[3 + _SENT[branch]] if branch in _SENT else None
+        found["candidate_norms"] = numbers[3 + _SENT["candidate"]]
+    return found
+
+
+def _typed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """All columns, in order: steps whole numbers, branches words, all else numbers."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows, columns=list(DECISIONS))
+    types: dict[str, Any] = {"step": "int64", "branch": object}
+    numbers = [name for name in DECISIONS if name not in types]
+    table[numbers] = table[numbers].apply(pd.to_numeric)
+    return table.astype(types)
+
+
+def counted_line(folder: Path) -> str | None:
+    """Return what the network interface of a worker counted, beside the ledger of the exchange, as a line to
+    print; None where no interface was read."""
+    try:
+        summary = summary_of(folder)
+    except UserError:
+        return None
+    if not all(summary.get(key) for key in NETWORK[:2]):
+        return None
+    from dgc_repro.paper.frame import amount  # imports pandas
+
+    difference = 100 * (summary[NETWORK[0]] / summary[NETWORK[1]] - 1)
+    counted, expected, ledger = (amount([summary[key]]) for key in NETWORK)
+    return (
+        f"network: {counted} sent a worker by its interface, {expected} by the ledger with headers "
+        f"({difference:+.2f} %; {ledger} without)"
+    )

@@ -196,9 +196,14 @@ UNTESTED = ("not tested", "not run")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The ``word`` and the effects behind it. ``detail``: both in one text; ``why``: what keeps the numbers
-    from deciding, in sentences. ``repeats``: the claim, judged earlier, that compares the same trainings in
-    the same range; a repeated claim is not counted again."""
+    """The ``word`` and the effects behind it.
+
+    detail   both in one text
+    why      what keeps the numbers from deciding, in sentences
+    needs    what a claim that was not tested needs, to continue "3 claims need"
+    repeats  the claim, judged earlier, that compares the same trainings in the same range; a repeated claim
+             is not counted again
+    """
 
     claim: Claim
     word: Word
@@ -208,6 +213,7 @@ class Verdict:
     repeats: str = ""
     effects: tuple[Effect, ...] = ()
     why: str = ""
+    needs: str = ""
 
     @property
     def text(self) -> str:
@@ -221,20 +227,6 @@ class Verdict:
         }
         said = "; ".join(part for part, is_so in parts.items() if is_so)
         return f"{word} ({said})" if said else word
-
-    @property
-    def needs(self) -> str:
-        """What a claim that was not tested needs, to continue "3 claims need"; empty where it was tested."""
-        if self.word not in UNTESTED:
-            return ""
-        if self.word == "not run":
-            return "runs that are not finished"
-        kind, _, why = self.detail.partition(". Measured")[0].partition(": ")
-        if kind == "data":
-            return why.partition(", not ")[2]
-        if kind.startswith("premise"):
-            return "a premise that these runs do not meet"
-        return f"other runs ({kind})"
 
 
 def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
@@ -329,6 +321,19 @@ def judge(
 Priors = Mapping[tuple[str, ...], Prior | None]
 
 
+class _Ruling(NamedTuple):
+    """What a claim's `Verdict` says of it."""
+
+    word: Word
+    detail: str
+    why: str = ""
+    needs: str = ""
+
+
+def _not_run(why: str) -> _Ruling:
+    return _Ruling("not run", why, why, "runs that are not finished")
+
+
 @dataclass(frozen=True)
 class _Court:
     """What the claims of a page are judged on (see `judge`)."""
@@ -367,10 +372,12 @@ class _Court:
         own, premises = effects[: len(claim.checks)], effects[len(claim.checks) :]
         known = [effect for effect in own if effect is not None]
         n = min((effect.n for effect in known), default=0)
-        word, detail, why = self._word(claim, known, premises, n, exact)
+        word, detail, why, needs = self._ruling(claim, known, premises, n, exact)
         if len(known) < len(own) and word.startswith("not"):
             n = 0
-        return Verdict(claim, word, n, detail, self.modelled, effects=tuple(known), why=why)
+        return Verdict(
+            claim, word, n, detail, self.modelled, effects=tuple(known), why=why, needs=needs
+        )
 
     def effect(self, check: Check, exact: bool, priors: Priors) -> Effect | None:
         """The check's value with its interval; ``exact``: a number that is judged without one."""
@@ -390,64 +397,63 @@ class _Court:
             return Effect(check, one.n, one.mean, low, high, unit, names, p, prior)
         return Effect(check, one.n, one.mean, low, high, unit, names)
 
-    def _word(
+    def _ruling(
         self,
         claim: Claim,
         known: Sequence[Effect],
         premises: Sequence[Effect | None],
         n: int,
         exact: bool,
-    ) -> tuple[Word, str, str]:
-        """The word, the detail and why (see `Verdict`)."""
+    ) -> _Ruling:
         numbers = "; ".join(effect.text for effect in known)
         measured = f"Measured: {numbers or 'not run'}"
         missing = len(claim.checks) - len(known)
         p_values = holm([*(effect.p_outside for effect in known), *[1.0] * missing])
         is_outside = min(p_values) < 1 - COVERAGE
-        if claim.cannot_follow:
-            return "cannot follow", f"{claim.cannot_follow} {measured}.", claim.cannot_follow
+        if why := claim.cannot_follow:
+            return _Ruling("cannot follow", f"{why} {measured}.", why)
         if missing:
-            word, why = self._missing(claim)
-            if word == "not run" or not is_outside:
-                return word, why, why
-        if why := self._untested(claim):
-            said = (
-                f"The data are {why.removeprefix('data: ')}."
-                if why.startswith("data: ")
-                else f"{why}."
+            found = self._missing(claim)
+            if found.word == "not run" or not is_outside:
+                return found
+        if twins := self._twins_compared(claim):
+            return _Ruling(
+                "not tested", f"{twins}. {measured}", f"{twins}.", f"other runs ({twins})"
             )
-            return "not tested", f"{why}. {measured}", said
+        if data := self._other_data(claim):
+            said, papers = f"The data are {data}.", data.partition(", not ")[2]
+            return _Ruling("not tested", f"data: {data}. {measured}", said, papers)
+        needs = "a premise that these runs do not meet"
         for premise, effect in zip(claim.premises, premises, strict=True):
             if effect is None:
                 said = f"The claim needs {premise.quantity}, which these runs do not have."
-                return "not tested", f"premise unknown: no {premise.quantity}. {measured}", said
+                detail = f"premise unknown: no {premise.quantity}. {measured}"
+                return _Ruling("not tested", detail, said, needs)
             said = f"The claim needs {effect.needed} {effect.claimed}; it is {effect.measured}."
             if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
-                return "not tested", f"premise does not hold: {effect.text}. {measured}", said
+                detail = f"premise does not hold: {effect.text}. {measured}"
+                return _Ruling("not tested", detail, said, needs)
             if not effect.inside:
-                return "inconclusive", f"premise unclear: {effect.text}. {measured}", said
+                return _Ruling("inconclusive", f"premise unclear: {effect.text}. {measured}", said)
         points_inside = all(effect.points_inside for effect in known)
         if claim.by_construction:
-            return "by construction" if points_inside else "differs", numbers, ""
+            return _Ruling("by construction" if points_inside else "differs", numbers)
         if any(math.isnan(effect.mean) for effect in known):
             why = "a ratio with zero, or a target that only some seeds reach"
-            return "inconclusive", f"{numbers}: {why}", f"The number is {why}."
+            return _Ruling("inconclusive", f"{numbers}: {why}", f"The number is {why}.")
         dropped = [text for check in claim.checks if (text := self._never(check))]
         numbers = "; ".join((numbers, *dropped))
         if (n < MIN_SEEDS and not exact) or dropped:
-            return (
-                "indicative (+)" if points_inside else "indicative (-)",
-                numbers,
-                "; ".join(dropped),
-            )
+            word: Word = "indicative (+)" if points_inside else "indicative (-)"
+            return _Ruling(word, numbers, "; ".join(dropped))
         if any(self._is_one_value(claim, effect) for effect in known if not exact):
             said = "all seeds have one value of a grid"
-            return "inconclusive", f"{numbers}: {said}", f"{said.capitalize()}."
+            return _Ruling("inconclusive", f"{numbers}: {said}", f"{said.capitalize()}.")
         if not (are_inside := all(effect.inside for effect in known)) and not is_outside:
             left = "; ".join(filter(None, (effect.excluded for effect in known)))
-            return "inconclusive", f"{numbers}. Shown: {left}" if left else numbers, ""
+            return _Ruling("inconclusive", f"{numbers}. Shown: {left}" if left else numbers)
         decided: Word = "agrees" if are_inside else "differs"
-        return GIVEN[decided] if claim.assumed else decided, numbers, ""
+        return _Ruling(GIVEN[decided] if claim.assumed else decided, numbers)
 
     def _is_one_value(self, claim: Claim, effect: Effect) -> bool:
         """Whether the seeds have one value of a measured quantity, or of a comparison, and so no interval.
@@ -461,15 +467,19 @@ class _Court:
         is_measured = bool(np.isfinite(_common(check, self.frame)).all())
         return effect.n >= MIN_SEEDS and is_one and is_measured and not is_free
 
-    def _untested(self, claim: Claim) -> str:
-        """Why a check says nothing of the claim: twins are compared, or the data are not the paper's and the
-        quantity depends on them. Data change neither what is sent nor the order of times, but for the time
-        until a quality is reached."""
+    def _twins_compared(self, claim: Claim) -> str:
+        """Which rows of a check are one training; empty for none."""
         for check in claim.checks:
             # How much twins send is an answer: a policy that compressed nothing has sent no less.
             is_twin = check.quantity not in SENT and len(set(self.twins(check))) < len(check.rows)
             if is_twin and set(paired(check, self.frame)) <= {float(check.ratio)}:
                 return f"{' and '.join(self.names(check.rows))} are the same training"
+        return ""
+
+    def _other_data(self, claim: Claim) -> str:
+        """Which data a check is made on, where they are not the paper's and the quantity depends on them.
+        Data change neither what is sent nor the order of times, but for the time until a quality is
+        reached."""
         if claim.by_construction or claim.where == EXPECTED:
             return ""
         for check in claim.checks:
@@ -478,7 +488,7 @@ class _Court:
             is_until = any(words in check.quantity for words in UNTIL)
             is_free = clocks.iloc[0] or check.quantity.startswith(tuple(SENT))
             if others and (is_until or not is_free):
-                return f"data: {others[0]}"
+                return others[0]
         return ""
 
     def _never(self, check: Check) -> str:
@@ -488,15 +498,15 @@ class _Court:
             return ""
         return f"neither row reaches it in {never.sum()} of {len(never)} seeds"
 
-    def _missing(self, claim: Claim) -> tuple[Word, str]:
+    def _missing(self, claim: Claim) -> _Ruling:
         """Why a check has no number: no run, no seed in common, or neither row ever reaches a target."""
         frame, rows = self.frame, sorted({row for check in claim.checks for row in check.rows})
         absent = [row for row in rows if row not in set(frame["row"])]
         if absent:
-            return "not run", f"no finished run of {', '.join(self.names(absent))}"
+            return _not_run(f"no finished run of {', '.join(self.names(absent))}")
         for check in claim.checks:
             found = [values(frame, check.quantity, row, check.setting) for row in check.rows]
             if not len(paired(check, frame)) and all(len(f) and np.isinf(f).all() for f in found):
-                named = " and ".join(self.names(check.rows))
-                return "not tested", f"{check.quantity} is infinite for {named}"
-        return "not run", f"no common number of {' and '.join(self.names(rows))}"
+                why = f"{check.quantity} is infinite for {' and '.join(self.names(check.rows))}"
+                return _Ruling("not tested", why, why, f"other runs ({why})")
+        return _not_run(f"no common number of {' and '.join(self.names(rows))}")

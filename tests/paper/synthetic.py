@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from dgc_repro.paper.page import Page
+from dgc_repro.paper.page import Page, markdown
 
+GOLDEN = Path(__file__).parent / "golden"
 EPOCHS = 9
 DENSE_BYTES = 4_000_000.0
 
@@ -23,6 +24,19 @@ ROWS = {
     "dynamic_ef": (91.6, 0.35, 13.0, 1.3, 4.0),
 }
 RUNGS = ((5, "bits=4"), (4, "bits=6"), (3, "bits=8"), (2, "bits=12"), (1, "bits=16"), (0, "dense"))
+
+
+def require_golden(page: Page, name: str, folder: Path) -> None:
+    """Require that headings, tables and first sentences of a page of made-up runs are those in golden/, and
+    that its figures can be drawn. The message has the command that takes over a change that is meant.
+
+    The published pages have the other words."""
+    kept = [line for line in markdown(page).splitlines() if line.startswith(("#", "|", "!", "**"))]
+    made, golden = folder / name, GOLDEN / name
+    made.write_text("\n".join(kept) + "\n", encoding="utf-8", newline="\n")
+    assert made.read_bytes() == golden.read_bytes(), f"if it is meant: cp {made} {golden}"
+    for draw in page.figures.values():
+        assert draw().axes
 
 
 def words(page: Page) -> dict[str, str]:
@@ -124,34 +138,3 @@ def write_run(
     (folder / "policy.csv").write_text("\n".join(trace) + "\n")
     (folder / "checkpoint.pt").write_bytes(b"not published")
     return folder
-
-
-def write_table1(
-    runs: Path, seeds: range, scale: str = "quick", epochs: int = EPOCHS
-) -> list[Path]:
-    """All five rows for each seed."""
-    return [
-        write_run(runs, row, seed, scale=scale, epochs=epochs) for row in ROWS for seed in seeds
-    ]
-
-
-def quantizer(
-    bits: int | None,
-    rounding: str = "nearest",
-    block: int | None = None,
-    fed: bool = False,
-    *,
-    target: str = "uniform.Uniform",
-) -> dict[str, Any]:
-    """The settings of one sensitivity run."""
-    if bits is None:
-        return {"compressor": {"_target_": "dgc_repro.compressor.dense.Dense"}, "wrap": []}
-    return {
-        "compressor": {
-            "_target_": f"dgc_repro.compressor.{target}",
-            "bits": bits,
-            "rounding": rounding,
-            "block": block,
-        },
-        "wrap": ["error_feedback"] if fed else [],
-    }

@@ -10,7 +10,7 @@ import pytest
 
 import dgc_repro
 from dgc_repro.errors import UserError
-from dgc_repro.paper import claim_table, index
+from dgc_repro.paper import index
 from dgc_repro.paper.verdict import WORDS
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -59,7 +59,7 @@ def test_a_printed_number_stands_beside_the_measured_one() -> None:
 )
 def test_a_status_says_the_scale_of_a_decided_claim(verdict: str, scale: str, status: str) -> None:
     assert verdict in WORDS
-    assert claim_table.status(verdict, scale) == status
+    assert index.status(verdict, scale) == status
 
 
 def test_a_folder_without_results_is_one_line(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from synthetic import write_run
 from dgc_repro.errors import UserError
 from dgc_repro.names import conf_dir
 from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact
 from dgc_repro.paper.claims import Check, Claim, Printed
-from dgc_repro.paper.frame import seeds
-from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
 from dgc_repro.paper.records import Run, read_run
 
 ROWS = {"none": "no compression", "static8": "8 bits"}
@@ -25,10 +24,10 @@ THERE_ARE = f"there are: test accuracy, floats sent, payload, wire, {LESS}"
 
 def page_with(
     *checks: Check, premises: tuple[Check, ...] = (), printed: Printed | None = None
-) -> Any:
+) -> Artifact:
     claims = [Claim("2", "It holds.", "section 3", checks, premises=premises)] if checks else []
     quantities = {"test accuracy": ACCURACY}
-    return generic_page("A page", rows=ROWS, quantities=quantities, claims=claims, printed=printed)
+    return Artifact("A page", rows=ROWS, quantities=quantities, claims=claims, printed=printed)
 
 
 def test_a_misspelt_name_in_a_claim_or_a_printed_table_is_an_error() -> None:
@@ -100,24 +99,6 @@ def test_a_page_lists_what_departs_from_its_scale(tmp_path: Path) -> None:
     assert "train.epochs=15 (to give)" in custom["differs from scale none"]
 
 
-def test_printed_numbers_stand_beside_the_measured_ones_and_not_beside_n(tmp_path: Path) -> None:
-    page = generic_page(
-        "A page",
-        rows=ROWS,
-        quantities={"test accuracy": ACCURACY},
-        tables={"Accuracy": (seeds("test accuracy"), "test accuracy")},
-        printed=Printed("Table 1", {"test accuracy": "%"}, {"none": (90.0,)}),
-    )([quick_run(tmp_path)], "quick")
-    (table,) = [section.table for section in page.sections if section.table is not None]
-    assert list(table.columns) == [
-        "method",
-        "n",
-        "test accuracy %: printed",
-        "test accuracy %: ours",
-    ]
-    assert list(table.iloc[0, 1:3]) == ["1", "90"]
-
-
 def test_the_head_of_a_page_names_every_model_of_a_row(tmp_path: Path) -> None:
     runs = [quick_run(tmp_path / str(width), model={"width": width}) for width in (8, 16)]
     head = dict(facts.facts(runs, "quick"))["model"]
@@ -128,7 +109,7 @@ def test_the_head_of_a_page_names_every_model_of_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log", ["", "x"])
 def test_ticks_are_plain_numbers_without_powers_of_ten(log: str) -> None:
     drawn = panels.lines([([2e4, 4e9], [1, 2])])
-    drawing = plot.figure("A figure", "made up", [panels.panel("", drawn, x="bytes", log=log)])
+    drawing = plot.figure("A figure", ["made up"], [panels.panel("", drawn, x="bytes", log=log)])
     drawing.draw_without_rendering()
     axis = drawing.axes[0].xaxis
     texts = [label.get_text() for label in axis.get_ticklabels()]

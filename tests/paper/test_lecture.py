@@ -1,10 +1,9 @@
-"""The lecture's quantities: formulas against closed forms, what is tuned, and copies of printed numbers."""
+"""The lecture's quantities: formulas against closed forms, and what is tuned."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +11,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dgc_repro.paper import frame
 from dgc_repro.paper.lecture import (
     allreduce,
     batch_size,
@@ -29,22 +27,6 @@ from dgc_repro.paper.records import Run
 RANDOM = np.random.default_rng(0)
 
 # -- DGC's table
-
-# papers.md, Table C-DGC, written out once more: a slip in the package's copy shows here.
-PRINTED = """
-| ResNet-50, ImageNet: top-1 / top-5 % | 75.96 / 92.91 | 76.15 / 92.97 | 277x |
-| 5-layer GRU, LibriSpeech: WER % | 9.45, 27.07 | 9.06, 27.04 | 608x |
-| 2-layer LSTM, PTB: perplexity | 72.30 | 72.24 | 462x |
-"""
-
-
-def test_the_printed_numbers_are_those_of_the_lecture() -> None:
-    table = PRINTED.strip()
-    assert table in dgc.WORDS.texts["Table on DGC as printed"]
-    found = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", table.splitlines()[2])]
-    assert found == [2, *(ptb.TABLE(row, ptb.TEST) for row in ("dense", "dgc")), ptb.RATIO]
-    for row, line in zip((dgc.RESNET50, dgc.DEEPSPEECH, dgc.LSTM), table.splitlines(), strict=True):
-        assert line.endswith(f" {dgc.MEGABYTES(row, dgc.RATIO):g}x |")
 
 
 def test_the_notes_are_those_of_the_printed_numbers() -> None:
@@ -66,22 +48,6 @@ def test_what_the_last_epoch_sent_is_the_difference_of_two_totals() -> None:
     assert ptb.in_last_epoch("comm/payload_bytes", run) == 2000
     assert ptb.payload_a_step(run) == 200
     assert ptb.in_last_epoch("step", Run("r", {}, {}, {}, epochs[:1])) == 10
-
-
-def test_the_ptb_rows_ratios_are_dense_trainings_numbers_over_dgcs() -> None:
-    runs = [
-        Run(
-            row, {"experiment": {"row": row}, "seed": 0}, {}, {},
-            pd.DataFrame(
-                {"step": [10, 20], "test/perplexity": [9.0, 8.0], "validation/perplexity": [9.0, 8.0]}
-                | {metric: [sent, 2 * sent] for metric in ptb.AFTER}
-            ),
-        )
-        for row, sent in (("dense", 400.0), ("dgc", 4.0))
-    ]  # fmt: skip
-    found = frame.measure(runs, ptb.page.quantities)
-    for ratio in ptb.RATIOS:
-        assert (frame.of(found, ratio, "dense"), frame.of(found, ratio, "dgc")) == ([1.0], [100.0])
 
 
 # -- studies

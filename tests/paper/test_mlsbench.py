@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from dgc_repro.launch.reproduce import runs_of
-from dgc_repro.paper.mlsbench import BEST, MODELS, PRINTED, compression, payloads
+from dgc_repro.paper.mlsbench import BEST, MODELS, PRINTED, compression
 from dgc_repro.paper.records import Run
 
 # The leaderboard's own means of "best_acc".
@@ -49,16 +49,3 @@ def test_the_best_accuracy_is_of_the_epochs_that_the_task_evaluates() -> None:
     )
     assert compression._best(run) == 60.0
     assert compression._less(run) == 4 * 100 * 30 / 600
-
-
-def test_ratios_are_those_of_dense_gradients() -> None:
-    lines = pd.DataFrame(
-        [(m, n, p, p * (n - 1) * (2 / n if m == "dense" else 1)) for m, p in
-         (("dense", 800), ("qsgd", 200)) for n in (2, 8)],
-        columns=["method", "workers", "payload_bytes", "wire_bytes"],
-    ).assign(values=200, tensor_bytes=400)  # fmt: skip
-    run = Run("r", {"seed": 0, "experiment": {"row": "vgg11"}}, {}, {}, lines=lines)
-    frame = payloads.numbers([run]).set_index(["quantity", "row", "setting"])["value"]
-    assert frame[payloads.PACKED, "vgg11.qsgd", ""] == 4
-    assert frame[payloads.WIRE, "vgg11.qsgd", "2"] == 4
-    assert frame[payloads.WIRE, "vgg11.qsgd", "8"] == 1

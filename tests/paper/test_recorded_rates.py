@@ -11,10 +11,10 @@ import pytest
 
 from dgc_repro.paper import pool
 from dgc_repro.paper.benchmark.equivalent import is_shortened
-from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.tuning import recorded
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import name_of
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmark" / "small"
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -10,7 +13,15 @@ from synthetic import write_run
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper.facts import used
-from dgc_repro.paper.records import Run, read_run, read_runs, require_alike
+from dgc_repro.paper.records import (
+    DECISIONS_FILE,
+    Run,
+    counted_line,
+    decisions_of,
+    read_run,
+    read_runs,
+    require_alike,
+)
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:
@@ -120,3 +131,93 @@ def test_a_name_that_no_epoch_has_is_refused_with_the_names_there_are() -> None:
     assert run.last("train/loss") == 0.5
     with pytest.raises(UserError, match=r"^r: no test/loss in its epochs; there are epoch, train/"):
         run.last("test/loss")
+
+
+def test_the_line_of_a_run_has_interface_and_ledger(tmp_path: Path) -> None:
+    assert counted_line(tmp_path) is None
+    sent = {"net/tx_bytes": 1.01e6, "net/expected_tx_bytes": 1e6, "comm/total_wire_bytes": 9e5}
+    (tmp_path / "summary.json").write_text(json.dumps(sent))
+    line = "network: 1.01 MB sent a worker by its interface, 1 MB by the ledger with headers"
+    assert counted_line(tmp_path) == f"{line} (+1.00 %; 900 kB without)"
+
+
+# -- decisions by step
+
+
+def decision(step: int, branch: str = "candidate", **more: Any) -> dict[str, Any]:
+    """A line of decisions.jsonl as the trainer writes it."""
+    told = {
+        "branch": branch,
+        "rung": 2,
+        "theta_min": 10.0,
+        "candidate": 40.0,
+        "gain_theta_min": 0.9,
+        "gain_candidate": 0.8,
+        "gain": {"candidate": 0.8, "theta_min": 0.9}.get(branch, 1.0),
+        "energies": [4.0, 3.24, 2.56],
+        **more,
+    }
+    if step > 1:
+        told |= {"timed_step": step - 2, "timed_seconds": 0.5 * step, "timed_samples": 128.0}
+        told |= {"timed_throughput": 100.0 * step}
+    found = {f"decision/{key}": value for key, value in told.items() if value is not None}
+    return {"kind": "decision", "decision": step, **found}
+
+
+def written(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    path = folder / DECISIONS_FILE
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    return folder
+
+
+def test_the_factor_and_the_norm_are_those_of_what_was_sent(tmp_path: Path) -> None:
+    branches = ["candidate", "theta_min", "dense"]
+    written(tmp_path, [decision(step, b) for step, b in enumerate(branches, start=1)])
+    table = decisions_of(tmp_path)
+    assert list(table["factor"]) == [40.0, 10.0, 1.0]
+    assert list(table["norm_after"]) == pytest.approx([1.6, 1.8, 2.0])
+    assert list(table["norm_before"]) == [2.0, 2.0, 2.0]
+    assert table["raw_norms"].isna().all()
+
+
+def test_a_time_stands_with_its_own_step(tmp_path: Path) -> None:
+    table = decisions_of(written(tmp_path, [decision(step) for step in range(1, 5)]))
+    assert list(table["step"]) == [1, 2, 3, 4]
+    # Step 1 is timed in the line of step 2; the last step's time is never told.
+    assert list(table["seconds"][:3]) == [1.0, 1.5, 2.0]
+    assert math.isnan(table["seconds"][3])
+    assert table["throughput"][0] == 200.0
+
+
+def test_sums_of_norms_are_there_if_the_policy_asked_for_them(tmp_path: Path) -> None:
+    numbers = [4.0, 3.0, 2.0, 9.0, 8.0, 7.0]
+    lines = [
+        decision(step, branch, energies=numbers)
+        for step, branch in enumerate(("theta_min", "candidate", "dense"), 1)
+    ]
+    table = decisions_of(written(tmp_path, lines))
+    assert list(table["raw_norms"]) == [9.0, 9.0, 9.0]
+    assert list(table["sent_norms"][:2]) == [8.0, 7.0]
+    assert math.isnan(table["sent_norms"][2])
+
+
+def test_a_policy_that_only_watches_has_squares_and_no_branch(tmp_path: Path) -> None:
+    told = {"timed_step": 0, "timed_own_square": 5.0, "timed_mean_square": 2.0}
+    watched = [{"kind": "decision", "decision": 2, **{f"decision/{k}": v for k, v in told.items()}}]
+    table = decisions_of(written(tmp_path, watched))
+    assert list(table["step"]) == [1, 2]
+    assert (table["own_square"][0], table["mean_square"][0]) == (5.0, 2.0)
+    assert table["branch"].isna().all()
+
+
+def test_a_long_run_is_thinned_to_evenly_spaced_steps(tmp_path: Path) -> None:
+    written(tmp_path, [decision(step) for step in range(1, 2501)])
+    steps = list(decisions_of(tmp_path)["step"])
+    assert steps == list(range(1, 2501, 3))
+
+
+def test_a_broken_line_of_decisions_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, [decision(1)]) / DECISIONS_FILE
+    path.write_text(path.read_text() + '{"kind": "deci')
+    with pytest.raises(UserError, match=r"decisions\.jsonl: line 2 is not a JSON object"):
+        decisions_of(tmp_path)

@@ -37,7 +37,7 @@ def test_claims_and_notes_are_filled_in_with_what_the_module_says(tmp_path: Path
     path.write_text(
         "# Table 9\n\n## Claims\n\n| claim | where | says | how it is read |\n|---|---|---|---|\n"
         "| faster | Table 9 | {model} is {times:g}x faster. | Seconds. |\n\n"
-        f"## {CONTRADICT}\n\n| note | arithmetic |\n|---|---|\n| Odd. | 1 < {{times:g}} |\n"
+        f"## {CONTRADICT}\n\n| note | arithmetic |\n|---|---|\n| Odd. | 1 < 2 |\n"
     )
     words, check = Template.read(path), Check("seconds", "a", "b")
     found = words.claim(
@@ -46,7 +46,7 @@ def test_claims_and_notes_are_filled_in_with_what_the_module_says(tmp_path: Path
     assert found == Claim(
         "vgg.faster", "VGG is 2x faster.", "Table 9", (check,), "Seconds.", (check,), OURS
     )
-    assert words.noted(times=2.0) == (Note("Odd.", "1 < 2"),)
+    assert words.notes == (Note("Odd.", "1 < 2"),)
     with pytest.raises(KeyError):
         words.claim("faster", check, model="VGG")
 

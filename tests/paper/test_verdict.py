@@ -150,7 +150,8 @@ def test_several_checks_agree_together_and_differ_alone() -> None:
     assert judged(claim(ABOVE, flipped), **rows).word == "differs"
     assert judged(claim(ABOVE, unclear), **rows).word == "inconclusive"
     assert judged(claim(flipped, unclear), **rows).word == "differs"
-    assert judged(claim(ABOVE, Check("steps", "a", "d")), **rows).word == "not run"
+    absent = judged(claim(ABOVE, Check("steps", "a", "d")), **rows)
+    assert (absent.word, absent.needs) == ("not run", "runs that are not finished")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,7 @@ def test_premises(premise: Check, word: str, reason: str) -> None:
     found = judged(asked, a=[5, 5.1, 5], b=[4, 4, 4], never=[INF] * 3)
     assert found.word == word
     assert reason in found.detail
+    assert (found.needs == "a premise that these runs do not meet") is (word == "not tested")
 
 
 def test_a_decided_claim_with_an_assumed_input_is_decided_given_that_input() -> None:
@@ -202,6 +204,7 @@ def test_on_another_data_set_than_the_papers_what_depends_on_it_is_not_tested(
     (found,) = judge([asked], frame, other_data={"b": "digits, not CIFAR-10"})
     assert found.word == word
     assert found.detail.startswith("data: digits, not CIFAR-10. ") == (word == "not tested")
+    assert (found.needs == "CIFAR-10") is (word == "not tested")
 
 
 def test_what_holds_by_construction_agrees_with_nobody_and_a_defect_still_shows() -> None:
@@ -242,7 +245,12 @@ def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> No
     assert [v.word for v in found] == ["agrees", "agrees", "agrees", "not tested"]
     assert [v.repeats for v in found] == ["", "1", "", ""]
     assert found[1].text == "agrees (same runs as 1)"
-    assert "same training" in found[3].detail
+    assert found[3].needs == "other runs (a and twin are the same training)"
+    # How much twins send is an answer: a policy that compressed nothing has sent no less.
+    sent = Claim("5", "a sends more", "F1", (Check("payload", "a", "twin"),))
+    equal = frame_of(a=[5, 5, 5], twin=[5, 5, 5]).assign(quantity="payload")
+    (answered,) = judge([sent], equal, same=same)
+    assert (answered.word, answered.needs) == ("differs", "")
     assert tally(found) == {"agrees": 2, "not tested": 1}
     assert by_chance(found)[2:] == pytest.approx((0.05, 0.05))
 

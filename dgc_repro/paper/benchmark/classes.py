@@ -138,6 +138,11 @@ class Judged:
         return found if found <= MOST_MORE else None
 
     @property
+    def settings(self) -> dict[str, Shown]:
+        """What is shown, by the name of a setting without its workload."""
+        return {row.partition(".")[2]: one for row, one in self.shown.items()}
+
+    @property
     def spread_text(self) -> str:
         """What the rows have in common, in a sentence."""
         title, spread = self.workload.title, self.spread
@@ -174,7 +179,11 @@ def judge(
     spread: Pool | Prior | None
     pairs = {row: paired(own, rows[reference]) for row, own in rows.items()}
     if workload.is_difference:
-        known = [own for row, own in rows.items() if row in first and _is_finite(own)]
+        known = [
+            own
+            for row, own in rows.items()
+            if row in first and all(math.isfinite(one.value) for one in own)
+        ]
         spread = pool_of(known) if len(known) >= MIN_ROWS else None
         worse = {row: [one._replace(value=-one.value) for one in own] for row, own in rows.items()}
         for row, pair in pairs.items():
@@ -256,7 +265,7 @@ def _together(
     is_small = holm([*(tested[row].p_inside(low, high) for row in rows), *missing])
     differs = holm([*(tested[row].p_outside(none, none) for row in rows), *missing])
     return {
-        row: _is_shown(small if shown[row].word == "equivalent" else large)
+        row: (small if shown[row].word == "equivalent" else large) < 1 - COVERAGE
         for row, small, large in zip(rows, is_small, differs, strict=False)
     }
 
@@ -319,14 +328,6 @@ def _bounds(workload: Workload) -> tuple[float, float, float]:
     """No effect, and the lower and the upper end of the margin, as they are tested."""
     margin = _effect(workload.margin, workload)
     return _effect(0.0, workload), -margin if workload.is_difference else 1 / margin, margin
-
-
-def _is_finite(own: Sequence[Sample]) -> bool:
-    return all(math.isfinite(one.value) for one in own)
-
-
-def _is_shown(p: float) -> bool:
-    return p < 1 - COVERAGE
 
 
 def _effect(cost: float, workload: Workload) -> float:

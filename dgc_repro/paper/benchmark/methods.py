@@ -19,13 +19,13 @@ from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import net, paired, profiles, speed, tradeoff, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
-from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.paired import LESS, OF_WORKLOAD, PAYLOAD, QUALITY
 from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, together, workloads
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, number
 from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.setting_names import is_of, name_of
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "train.on_nonfinite")
@@ -326,8 +326,8 @@ def judged_of(runs: Sequence[Run], name: str) -> Judged:
 
 def _settings(judged: Judged, word: Word) -> list[str]:
     """The names of the settings of a class, dense training left out."""
-    named = {row.partition(".")[2]: shown.word for row, shown in judged.shown.items()}
-    return [name_of(name) for name, own in named.items() if own == word and name != DENSE]
+    found = judged.settings.items()
+    return [name_of(name) for name, own in found if own.word == word and name != DENSE]
 
 
 def _common(judged: Mapping[str, Judged]) -> str:
@@ -337,9 +337,9 @@ def _common(judged: Mapping[str, Judged]) -> str:
         counts: list[str] = []
         for setting in settings:
             shown = [
-                one.shown[row].word
-                for name, one in judged.items()
-                if (row := f"{name}.{setting}") in one.shown and one.shown[row].n >= MIN_SEEDS
+                own.word
+                for one in judged.values()
+                if (own := one.settings.get(setting)) and own.n >= MIN_SEEDS
             ]
             if shown:
                 noun = f" workload{'s' * (len(shown) > 1)}" * (not counts)
@@ -446,7 +446,11 @@ def _table(
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(heading, way, amount) for heading, way in ways.items()),
-        *([Column(STEPS, STEPS, _or_missed)] if has_target else []),
+        *(
+            [Column(STEPS, STEPS, partial(or_diverged, decimals=0, word="missed"))]
+            if has_target
+            else []
+        ),
     )
     twins = {first: row.partition(".")[2] for row, first in same.items()}
     named = {
@@ -466,12 +470,6 @@ def _table(
     table.insert(7, "class", words)
     table.insert(8, "in the family", [one.family for one in shown])
     return table
-
-
-def _or_missed(values: Sequence[float]) -> str:
-    """The mean number of steps, or how many seeds miss the target."""
-    missed = sum(not np.isfinite(value) for value in values)
-    return f"missed in {missed} of {len(values)}" if missed else number(values, 0)
 
 
 def _training(run: Run) -> str:
@@ -536,9 +534,11 @@ def _headline(
     if own is None:
         return {}
     points = {
-        setting: tradeoff.Point(float(np.mean(frame.of(found, LESS, row))), shown)
+        setting: tradeoff.Point(
+            float(np.mean(frame.of(found, LESS, f"{own.workload}.{setting}"))), shown
+        )
         for setting in own.names
-        if (shown := judged[own.workload].shown.get(row := f"{own.workload}.{setting}")) is not None
+        if (shown := judged[own.workload].settings.get(setting)) is not None
     }
     used = [run for run in runs if run.model == own.workload and run.method in points]
     return {"headline": tradeoff.picture(own, points, used, scale)}
@@ -552,8 +552,8 @@ def _bytes_figure(found: pd.DataFrame, judged: Judged, runs: Sequence[Run], scal
         sent = {row: float(np.mean(frame.of(found, way, row))) for row in judged.shown}
         dense = next(size for row, size in sent.items() if row.endswith(f".{DENSE}"))
         several[title] = {
-            row.partition(".")[2]: tradeoff.Point(dense / size if size else np.inf, shown)
-            for (row, shown), size in zip(judged.shown.items(), sent.values(), strict=True)
+            setting: tradeoff.Point(dense / size if size else np.inf, shown)
+            for (setting, shown), size in zip(judged.settings.items(), sent.values(), strict=True)
         }
     return tradeoff.figure(judged.workload, several, runs, scale)
 
@@ -570,7 +570,7 @@ def _workers_figure(
     numbers = {name: _workers(runs, name) for name in judged}
     judged = {name: judged[name] for name in sorted(judged, key=lambda name: numbers[name])}
     numbers = {name: numbers[name] for name in judged}
-    counted = Counter(setting for one in judged.values() for setting in _names(one))
+    counted = Counter(setting for one in judged.values() for setting in one.settings)
     settings = [setting for setting, count in counted.items() if count > 1]
     used = [run for run in runs if run.method in settings]
     first, ticks = next(iter(judged.values())).workload, list(numbers.values())
@@ -581,7 +581,7 @@ def _workers_figure(
         for place, setting in enumerate(settings):
             aside, look = BESIDE ** (place - len(settings) / 2), _look(setting, place)
             for name, one in judged.items():
-                if (shown := one.shown.get(f"{name}.{setting}")) is None:
+                if (shown := one.settings.get(setting)) is None:
                     continue
                 axes.errorbar(
                     aside * numbers[name], shown.mean, yerr=np.array([shown.bars]).T, **look,
@@ -591,7 +591,7 @@ def _workers_figure(
 
     def sent(axes: Axes) -> None:
         for place, setting in enumerate(settings):
-            own = [name for name in judged if f"{name}.{setting}" in judged[name].shown]
+            own = [name for name, one in judged.items() if setting in one.settings]
             means = [np.mean(frame.of(found, OWN_WIRE, f"{name}.{setting}")) for name in own]
             axes.plot(
                 [numbers[name] for name in own], np.divide(means, 1e6), **_look(setting, place)
@@ -618,11 +618,6 @@ def _look(setting: str, place: int) -> dict[str, Any]:
         "color": tradeoff.colour_of(setting), "marker": plot.MARKERS[place % len(plot.MARKERS)],
         "label": name_of(setting), "markersize": 5,
     }  # fmt: skip
-
-
-def _names(judged: Judged) -> list[str]:
-    """The settings of a workload."""
-    return [row.partition(".")[2] for row in judged.shown]
 
 
 def _on_gpu(runs: Sequence[Run], name: str) -> bool:

@@ -22,10 +22,10 @@ from dgc_repro.paper import panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.equivalent import Share
-from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts
 from dgc_repro.paper.page import Drawing
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import name_of
 
 GPU = "v100"
 BASE = "forward and backward"
@@ -68,14 +68,12 @@ def full_size(workload: Workload) -> FullSize | None:
     )
 
 
-def step_speedups(
-    work: speed.Workload, model: FullSize, network: Network, workers: int = speed.WORKERS
-) -> dict[str, float]:
+def step_speedups(work: speed.Workload, model: FullSize, network: Network) -> dict[str, float]:
     """How many times as fast as dense training's a step of each method is, of those that can be predicted."""
-    costs, found = Costs(network, workers), {}
+    costs, found = Costs(network, speed.WORKERS), {}
     for run in {run.method: run for run in work.runs}.values():
         if run.method in model.exchange and speed.is_predicted(run):
-            calls = speed.calls_at(run, workers)
+            calls = speed.calls_at(run, speed.WORKERS)
             calls = speed.enlarged(run, calls, work.parameters, work.vectors, model.sizes)
             talk, hidden = speed.talked(run, calls, costs, model.compute)
             found[run.method] = model.compute + model.exchange[run.method] + talk - hidden

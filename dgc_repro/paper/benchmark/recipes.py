@@ -56,12 +56,6 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-def _length(run: Run) -> str:
-    keys = ("train.batch_size", "train.accumulate", "launch.workers")
-    batch = math.prod(int(run.setting(key)) for key in keys)
-    return f"{run.setting('train.epochs')} x {batch}"
-
-
 def _table(shown: Shown) -> Section:
     """The recipes that have runs."""
     own = {row: [run for run in shown.runs if run.row == row] for row in ROWS}
@@ -74,7 +68,8 @@ def _table(shown: Shown) -> Section:
     table = pivot(shown.frame, {row: row for row in own}, columns, "recipe")
     table.insert(1, "data", [facts.data_text(runs) for runs in own.values()])
     table.insert(2, "model", [facts.model_text(runs[0]) for runs in own.values()])
-    table.insert(3, "epochs x global batch", [_length(runs[0]) for runs in own.values()])
+    lengths = [f"{run.setting('train.epochs')} x {facts.batch_of(run)}" for run, *_ in own.values()]
+    table.insert(3, "epochs x global batch", lengths)
     return Section("Recipes", table.assign(n=[len(runs) for runs in own.values()]))
 
 

@@ -19,10 +19,10 @@ from matplotlib.lines import Line2D
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.benchmark.classes import Shown
-from dgc_repro.paper.benchmark.names import is_of, name_of
 from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts, workloads
 from dgc_repro.paper.page import Drawing
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import is_of, name_of
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     plot.BLACK: ("dense",),
@@ -64,8 +64,8 @@ FONT_SIZES = (10.0, 9.0)
 """Of the names of settings: the first with which each has a place."""
 
 FEWER = "times fewer bytes than without compression"
-OWN_SIZE, OWN_FONT_SIZES = (7.6, 4.6), (10.0, 9.0)
-"""Inches of a panel of one's own runs, and sizes of its names, as tried."""
+ONE_SIZE = (7.6, 4.6)
+"""Inches of a panel of the README's picture, and of one's own runs."""
 MOST_NAMES = 12
 """Of settings whose names are written beside their points; more are listed."""
 
@@ -133,7 +133,7 @@ def picture(own: Headline, points: Mapping[str, Point], runs: Sequence[Run], sca
     def draw() -> Figure:
         panel = _panel("", points, workload, x=f"payload: {FEWER}")
         said = facts.line(runs, scale)
-        drawing = plot.figure(title, said, [panel], legend=0, size=(7.6, 4.6))
+        drawing = plot.figure(title, said, [panel], legend=0, size=ONE_SIZE)
         if not _name(drawing.axes[0], points, own.names, 10.5):
             raise UserError("headline: no place for a name in the figure; list fewer settings")
         return drawing
@@ -183,9 +183,9 @@ def clouds(title: str, said: Sequence[str], several: Sequence[Cloud], x: str) ->
         {key: one.names[key] for key, point in one.points.items() if is_drawn(point)}
         for one in several
     ]
-    drawing = plot.figure(title, said, parts, columns=1, legend=0, size=OWN_SIZE)
+    drawing = plot.figure(title, said, parts, columns=1, legend=0, size=ONE_SIZE)
     if max(map(len, names)) <= MOST_NAMES and all(
-        any(_name(axes, one.points, own, size) for size in OWN_FONT_SIZES)
+        any(_name(axes, one.points, own, size) for size in FONT_SIZES)
         for axes, one, own in zip(drawing.axes, several, names, strict=True)
     ):
         return drawing
@@ -201,7 +201,7 @@ def clouds(title: str, said: Sequence[str], several: Sequence[Cloud], x: str) ->
     size = max(one.size[0] for one in several), max(one.size[1] for one in several)
     drawing = plot.figure(title, said, parts, columns=1, legend=0, size=size)
     for axes, one, numbered in zip(drawing.axes, several, numbers, strict=True):
-        if not any(_name(axes, one.points, numbered, size) for size in OWN_FONT_SIZES):
+        if not any(_name(axes, one.points, numbered, size) for size in FONT_SIZES):
             axes.set_title(f"{one.title} (no place for the numbers)", loc="left", fontweight="bold")
     return drawing
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from dgc_repro.paper.benchmark.names import name_of
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, quality, workloads
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.setting_names import name_of
 
 BySeed = Mapping[int, Run]
 

@@ -149,7 +149,10 @@ def quality(run: Run, split: str = "test") -> float:
     return workloads()[run.model].quality(run, split)
 
 
-def or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
-    """The mean with its spread, or in how many seeds training diverged."""
-    diverged = sum(not np.isfinite(value) for value in values)
-    return f"diverged in {diverged} of {len(values)}" if diverged else number(values, decimals)
+def or_diverged(
+    values: Sequence[float], decimals: int | None = None, word: str = "diverged"
+) -> str:
+    """The mean with its spread, or in how many seeds training diverged (``word``: or something else, such as
+    "missed", made a value infinite)."""
+    lost = sum(not np.isfinite(value) for value in values)
+    return f"{word} in {lost} of {len(values)}" if lost else number(values, decimals)

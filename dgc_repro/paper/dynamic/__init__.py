@@ -11,7 +11,6 @@ from dgc_repro.paper.plot import Look
 
 PAPER = Paper(
     "Distributed Model Training With Dynamic Gradient Compression (ASU)",
-    "dynamic compression",
     data="CIFAR-10",
 )
 NONE, STATIC, DYNAMIC = "none", "static8", "dynamic"

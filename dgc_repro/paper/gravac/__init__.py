@@ -6,8 +6,6 @@ trained runs form one pool (``experiment.artifact=training``); a row is ``<model
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import Paper, printed_table
 from dgc_repro.paper.plot import Look
@@ -16,7 +14,6 @@ from dgc_repro.paper.records import Run
 PAPER = Paper(
     "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training "
     "(Indiana University, IEEE CLOUD 2023)",
-    "GraVAC",
     "https://arxiv.org/abs/2305.12201",
 )
 POOL = "training"
@@ -25,8 +22,6 @@ MODULES = {f"fig{n}": "fig4_6" if n < 7 else "fig7_11" for n in range(4, 12)}
 MODELS = {"resnet101": "ResNet101", "vgg16": "VGG16", "lstm": "LSTM"}
 """The paper's names: in claims and in columns of printed numbers. `name_of` has ours."""
 RESNET101, VGG16, LSTM = MODELS
-PARAMETERS = {model: facts.FULL_MODELS[name][1] for model, name in MODELS.items()}
-"""At full size; VGG16 with batch normalization."""
 DATA = {RESNET101: "CIFAR-10", VGG16: "CIFAR-100", LSTM: "PTB"}
 TARGETS = {RESNET101: 80.0, VGG16: 90.0, LSTM: 22.0}
 """% top-1, % top-5, test perplexity."""
@@ -104,11 +99,6 @@ NORM_OF = {method: norm_of(method) for method in LOOKS if norm_of(method) in LOO
 def row_id(model: str, method: str) -> str:
     """The row of a run: ``experiment.row``."""
     return f"{model}.{method}"
-
-
-def looks(model: str, methods: Iterable[str]) -> dict[str, Look]:
-    """Looks by row, in order."""
-    return {row_id(model, method): LOOKS[method] for method in methods}
 
 
 def name_of(run: Run) -> str:

@@ -18,8 +18,7 @@ from dgc_repro.paper.page import Section
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 
-PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "lecture")
-"""For the head of each page."""
+PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2")
 
 
 def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from dgc_repro.paper.artifact import BARS, Artifact, Rows, drawing
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, of, seeds, times
 from dgc_repro.paper.lecture import by_setting, line_for_each
-from dgc_repro.paper.lecture.tuning import NAMES, RATES, STEPS, batch_of, tried_of, tuned_of
+from dgc_repro.paper.lecture.tuning import NAMES, RATES, STEPS, tried_of, tuned_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run, require_alike
 
@@ -101,7 +101,10 @@ def saved(steps: pd.Series) -> float:
 def noise_scale(run: Run) -> float:
     """tr(Sigma) / ||G||^2 of the mean squares of all recorded steps, in images or columns of text."""
     own, mean = run.decisions[["own_square", "mean_square"]].dropna().mean()
-    small, whole = batch_of(run) / int(run.setting("launch.workers")), float(batch_of(run))
+    small, whole = (
+        facts.batch_of(run) / int(run.setting("launch.workers")),
+        float(facts.batch_of(run)),
+    )
     signal = (whole * mean - small * own) / (whole - small)
     noise = (own - mean) / (1 / small - 1 / whole)
     return float(noise / signal) if signal > 0 else math.inf

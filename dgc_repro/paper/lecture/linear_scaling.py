@@ -54,11 +54,6 @@ def _claims() -> Iterator[Claim]:
         yield from (WORDS.claim(name, check, **how, **said) for name, check in checks.items())
 
 
-def warmup_of(run: Run) -> float:
-    """Epochs of warm-up."""
-    return float(run.setting("schedule.warmup_epochs"))
-
-
 def largest(over: pd.Series[float], most: float) -> float:
     """The largest batch size up to which all of them need at most ``most`` times the steps; the base one for
     none. ``over``: by batch size."""
@@ -70,7 +65,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: rows ``<workload>.<tuned, rule, rule_warmup>``, settings are batch sizes."""
     for workload in WORKLOADS:
         require_alike([run for run in runs if run.model == workload], batch_size.ALIKE)
-    tried = tried_of(runs, warmup=warmup_of)
+    tried = tried_of(runs, warmup=lambda run: float(run.setting("schedule.warmup_epochs")))
     tried = tried[tried["batch"] >= BASE]
     tuned = tuned_of(tried[tried["warmup"] == 0])
     base = tuned[tuned["batch"] == BASE].groupby("row")["rate"].first()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 
 from dgc_repro.errors import UserError
+from dgc_repro.paper.facts import batch_of
 from dgc_repro.paper.frame import Column
 from dgc_repro.paper.lecture import first
 from dgc_repro.paper.records import Run
@@ -17,12 +18,6 @@ TRIED, EDGE = "learning rates tried", "best learning rate at an edge (1: yes)"
 NAMES = {"steps": (STEPS, "steps"), "rate": (RATE, ""), "tried": (TRIED, ""), "at_edge": (EDGE, "")}
 """Quantities and units by column of `tuned_of`."""
 RATES = tuple(Column(name, name, first) for name in (TRIED, RATE, EDGE))
-
-
-def batch_of(run: Run) -> int:
-    """Images, or columns of text, of a step, over all workers and micro-steps."""
-    keys = ("train.batch_size", "train.accumulate", "launch.workers")
-    return math.prod(int(run.setting(key)) for key in keys)
 
 
 def steps_of(run: Run) -> float:

@@ -10,7 +10,6 @@ from dgc_repro.paper.claims import Paper
 
 PAPER = Paper(
     "MLS-Bench, task optimization-gradient-compression",
-    "MLS-Bench",
     "https://github.com/Imbernoulli/mls-bench-website",
 )
 MODELS = {"resnet20": "ResNet-20", "vgg11": "VGG-11", "resnet56": "ResNet-56"}
