@@ -155,6 +155,33 @@ def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_coding_of_the_page_obeys_every_law(tmp_path: Path) -> None:
+    _, coding, check, *_ = blocks(ADDING, "python")
+    (formula,) = blocks(ADDING, "py")
+    (tmp_path / "meansigns.py").write_text(coding, encoding="utf-8")
+    head, _, rest = check.partition("@asks.register")
+    tail = "from test_laws import *" + rest.partition("from test_laws import *")[2]
+    settings = """
+no = {
+    "conservation": "keeps no residual",
+    "contraction": "contracts in the norm, not value by value",
+}
+law_settings.SETTINGS = (
+    Setting("meansigns", MeanSigns(), excuses=no),
+    Setting("ef-meansigns", ErrorFeedback(MeanSigns()), excuses=FED_BACK),
+)
+"""
+    text = head.replace("topblocks import TopBlocks", "meansigns import MeanSigns")
+    text = "\n".join([text, formula, settings, tail])
+    (tmp_path / "check_topblocks.py").write_text(text, encoding="utf-8")
+    code, printed = check_of_the_page(tmp_path)
+    assert code == 0, printed
+    passed = re.search(r"(\d+) passed", printed)
+    assert passed
+    assert int(passed[1]) >= 12  # all laws but contraction
+
+
+@pytest.mark.slow
 def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     own_folder: Path,
 ) -> None:

@@ -252,12 +252,12 @@ class PerTensor(Compressor):
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         sent = [self._parts_of(x, context.at(worker)) for worker, x in enumerate(xs)]
-        kinds = [[(part.numel(), part.dtype) for part in parts] for parts in sent[0]]
-        rows = [torch.cat([_bytes_of(p) for parts in own for p in parts]) for own in sent]
-        values = sum(n * dtype.itemsize for of_one in kinds for n, dtype in of_one) / 4
-        wait = world.gather(rows, ("parts", context.slot, context.path), values)
+        layout = _Layout([(part.numel(), part.dtype) for parts in sent[0] for part in parts])
+        rows = [layout.row([part for parts in own for part in parts]) for own in sent]
+        counts = [len(parts) for parts in sent[0]]
+        wait = world.gather(rows, ("parts", context.slot, context.path), layout.num_bytes / 4)
         yield wait
-        every = [_parts_in(row, kinds) for row in wait.rows]
+        every = [layout.parts(row, counts) for row in wait.rows]
         for place, tensor in enumerate(out.tensors):
             total = torch.zeros_like(tensor)
             for parts in every:
@@ -287,25 +287,31 @@ class _Parts:
         """Everything was sent: there are no places."""
 
 
-def _bytes_of(part: Tensor) -> Tensor:
-    """The bytes of a flat tensor, filled up to a multiple of 8."""
-    flat = part.view(torch.uint8)
-    return torch.nn.functional.pad(flat, (0, -flat.numel() % 8))
+class _Layout:
+    """Where flat tensors of these sizes and types lie in a row of bytes: each at a multiple of its element, the
+    row filled up to a multiple of 8. ``num_bytes``: of the tensors."""
 
+    def __init__(self, kinds: Sequence[tuple[int, torch.dtype]]) -> None:
+        self.kinds, self.starts, self.num_bytes, end = kinds, list[int](), 0, 0
+        for count, dtype in kinds:
+            start = -(-end // dtype.itemsize) * dtype.itemsize
+            end = start + count * dtype.itemsize
+            self.starts.append(start)
+            self.num_bytes += count * dtype.itemsize
+        self.size = -(-end // 8) * 8
 
-def _parts_in(
-    row: Tensor, kinds: Sequence[Sequence[tuple[int, torch.dtype]]]
-) -> list[list[Tensor]]:
-    """The tensors of a row of bytes."""
-    found, at = [], 0
-    for of_one in kinds:
-        parts = []
-        for n, dtype in of_one:
-            size = n * dtype.itemsize
-            parts.append(row[at : at + size].view(dtype))
-            at += -(-size // 8) * 8
-        found.append(parts)
-    return found
+    def row(self, parts: Sequence[Tensor]) -> Tensor:
+        """u8[size]"""
+        row = torch.zeros(self.size, dtype=torch.uint8, device=parts[0].device)
+        for part, start in zip(parts, self.starts, strict=True):
+            row[start : start + part.nbytes].copy_(part.view(torch.uint8))
+        return row
+
+    def parts(self, row: Tensor, counts: Sequence[int]) -> list[list[Tensor]]:
+        """The tensors of a row. ``counts``: how many belong together."""
+        pairs = zip(self.starts, self.kinds, strict=True)
+        flat = iter([row[at : at + n * dtype.itemsize].view(dtype) for at, (n, dtype) in pairs])
+        return [[next(flat) for _ in range(count)] for count in counts]
 
 
 def nested(compressor: object) -> Iterator[object]:

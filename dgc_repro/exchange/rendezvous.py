@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -24,6 +25,8 @@ from dgc_repro.errors import UserError
 LOOK_EVERY_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
 """How long a rank whose collective has failed waits for the others to say where they are."""
+SAY_SECONDS = 30.0
+"""After which a rank that waits for others says so."""
 DEFAULT_SECONDS = 600.0
 """How long ranks wait for each other at least, where nobody says how long."""
 TOLD_SECONDS = 0.25
@@ -61,10 +64,19 @@ class Rendezvous:
             return {}
         self._store.set(f"{place}/{self._rank}", said)
         self._store.add(place, 1)
-        until, pause = time.monotonic() + (self.seconds if seconds is None else seconds), 1e-3
+        begun, pause = time.monotonic(), 1e-3
+        until, has_said = begun + (self.seconds if seconds is None else seconds), seconds is not None
         while not (all_here := self._store.add(place, 0) >= len(self.ranks)):
             if time.monotonic() > until or any(self.problems()):
                 break
+            if not has_said and time.monotonic() > begun + SAY_SECONDS:
+                has_said = True
+                late = [r for r in self.ranks if not self._store.check([f"{place}/{r}"])]
+                print(
+                    f"dgc_repro: rank {self._rank} waits for {named(late)}, at most {self.seconds:g} s; all "
+                    "ranks that train the model have to call attach and compare_batches",
+                    file=sys.stderr,
+                )
             time.sleep(pause)
             pause = min(2 * pause, LOOK_EVERY_SECONDS)
         self._have_met |= all_here

@@ -1,4 +1,5 @@
-"""The coding of docs/adding-a-compressor.md, in two functions: means, bytes, error feedback around it."""
+"""The coding of docs/adding-a-compressor.md, in two functions: means, bytes, error feedback around it (laws:
+test_docs.py)."""
 
 from __future__ import annotations
 
@@ -58,9 +59,9 @@ def test_the_mean_is_that_of_what_was_sent_and_what_was_not_is_fed_back() -> Non
             torch.testing.assert_close(states_by_tensor(exchange, worker)[name]["residual"], left)
 
 
-def test_each_part_is_filled_up_to_8_bytes() -> None:
+def test_each_part_begins_at_a_multiple_of_its_element() -> None:
     setting = Setting("bare", method())
     exchange = simulation(setting, 2, {n: torch.zeros(shape) for n, shape in SHAPES.items()})
     play(exchange, setting, gradients(2, 0))
-    assert exchange.world.ledger.payload_bytes == (8 + 40) + (8 + 24) + (8 + 8) + (8 + 0)
+    assert exchange.world.ledger.payload_bytes == 88  # 0, 4; 44, 48; 72, 76; 80, 84
     assert exchange.world.ledger.floats == 4 / 4 * 4 + (40 + 21 + 1) / 4
