@@ -1,7 +1,8 @@
 """What a step of each setting of the benchmark would ask of a GPU, with the models at full size.
 
-Counted as bench/launches.py does, among as many workers as the benchmark's modelled times have. `recommend`
-(predict) reads the table from results/bench.
+Counted as bench/launches.py does, among as many workers as the benchmark's modelled times have. The published
+table is read by `recommend` (predict) and by the pages of the benchmark. Whoever adds a setting counts again:
+python scripts/bench.py --only settings --publish.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dgc_repro.bench.counting import fake_workers
-from dgc_repro.bench.launches import COLUMNS, Config, count_exchange, shapes_of
+from dgc_repro.bench.launches import Config, count_exchange, shapes_of
 from dgc_repro.bench.modelled import BATCH, GPUS, SHOWN, USED, compute_seconds
 from dgc_repro.bench.operations import operations_of
 from dgc_repro.bench.tables import Row, Table
@@ -22,25 +23,36 @@ from dgc_repro.paper.benchmark.workloads import workloads
 BENCHMARK = "benchmark/methods"
 MODELS = {"resnet18": 10, "lstm": 10_000, "transformer": 10_000}  # classes or words
 IMAGES, WORDS = (BATCH, 3, 32, 32), (BATCH, 35)  # a worker's batch
-LEFT_OUT = ("wrap", "at most", "at most ", "verdict ", "by the ledger")
+COLUMNS = {
+    **{name: name for name in ("model", "method", "parameters")},
+    "of vectors": "vectors",
+    "factors": "factors",
+    "Gflop": "gflop",
+    "launches": "launches",
+    "of them Triton": "triton",
+    "verdict": "launches_verdict",
+    "host syncs": "syncs",
+    "collectives": "collectives",
+    "MB touched": "touched_mb",
+    **{f"{gpu.upper()} ms (modelled)": f"modelled_{gpu}_ms" for gpu in SHOWN},
+}
 
 
 def table(quick: bool) -> Table:
     """Of `make bench`."""
     about = (
-        "Counted on fake CUDA tensors, not measured, as in launches.md, for each setting of `make "
-        f"benchmark`, with the models at full size and {speed.WORKERS} workers. Other work on the machine "
-        "changes nothing. DGC and 1-bit Adam are counted after their warm-ups; settings under a policy that "
-        "adapts are not counted. Rows without numbers read the host. Forward and backward: "
-        f"floating-point operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} "
-        f"words) at {USED:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
-        "assumption). All times are lower bounds, as in launches.md. Factors: values of PowerSGD's "
-        "factors of rank 1."
+        "Counted on fake CUDA tensors, not measured, for each setting of `make benchmark`, with the models "
+        f"at full size and {speed.WORKERS} workers. Other work on the machine changes nothing. An operation "
+        "of torch is one launch (on a list of tensors, as what torch starts); views, allocations, "
+        "collectives and small tables that are uploaded are none. MB touched: what operations and kernels "
+        "read and write. DGC and 1-bit Adam are counted after their warm-ups; settings under a policy that "
+        "adapts are not counted. Rows without numbers read the host. Forward and backward: floating-point "
+        f"operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} words) at {USED:.0%} "
+        "of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an assumption). All times are "
+        "lower bounds: bytes / bandwidth (T4 300, V100 900 GB/s) + 5 microseconds a launch + 30 a host sync, "
+        "without communication and Python. Factors: values of PowerSGD's factors of rank 1."
     )
-    of_model = {"parameters": "parameters", "of vectors": "vectors", "factors": "factors"}
-    columns = {"model": "model", "method": "method", **of_model, "Gflop": "gflop", **COLUMNS}
-    columns = {heading: key for heading, key in columns.items() if heading not in LEFT_OUT}
-    return Table("settings", "Settings of the benchmark", about, columns, rows, 90)
+    return Table("settings", "Settings of the benchmark", about, COLUMNS, rows, 90)
 
 
 def rows() -> list[Row]:
@@ -59,7 +71,7 @@ def rows() -> list[Row]:
                 experiment = config["experiment"]
                 is_planned = speed.policy_of(config) in speed.PLANNED
                 if workloads()[experiment["workload"]].full_size == model and is_planned:
-                    counts = count_exchange(settled(config), shapes, judged=False)
+                    counts = count_exchange(settled(config), shapes)
                     made.append({"model": model, "method": experiment["method"], **counts})
     return made
 
