@@ -746,8 +746,9 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("count", [2, 20])
+@pytest.mark.parametrize(
+    ("name", "count"), zip(NAMES.values(), (20, 2, 20, 2), strict=True), ids=NAMES
+)
 def test_names_and_lists_stay_inside_the_canvas(name: str, count: int) -> None:
     runs = [
         run
@@ -768,8 +769,9 @@ def test_names_and_lists_stay_inside_the_canvas(name: str, count: int) -> None:
         assert all(axes.bbox.width > 100 for axes in figure.axes)
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("count", [2, 20])
+@pytest.mark.parametrize(
+    ("name", "count"), zip(NAMES.values(), (20, 2, 20, 2), strict=True), ids=NAMES
+)
 def test_a_legend_below_the_panels_stays_inside_the_canvas(name: str, count: int) -> None:
     """It had been cut on both sides."""
     looks = {str(place): plot.Look(f"{name}{place}", plot.BLUE) for place in range(count)}

@@ -88,15 +88,16 @@ def test_without_a_device_there_is_a_line_for_each(
 
 def test_what_does_not_fit_is_refused_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     """32 simulated workers of VGG16: the residuals alone are 35 GB."""
+    asked = prepared(["gravac/table2", "scale=paper", "seed=0"])
     with pytest.raises(UserError) as error:
-        reproduce(["gravac/table2", "scale=paper", "plan=true", "device=t4"])
+        plan.show(asked, "t4")
     assert re.match(
         r"launch\.workers: vgg16\.\S+ needs 44 GB, a t4 has 16: 32 simulated workers keep 0\.55 GB of "
         r"compressor state each; use fewer workers",
         str(error.value),
     )
     assert "44.2 GB: too much" in capsys.readouterr().out
-    reproduce(["gravac/table2", "scale=paper", "plan=true", "device=h100"])
+    plan.show(asked, "h100")
     assert "too much" not in capsys.readouterr().out
 
 
