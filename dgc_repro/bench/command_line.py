@@ -4,7 +4,6 @@ make bench                              methods, exchange and, where there is a 
 make bench ARGS=--quick                 fewer repeats and settings, about a minute
 make bench ARGS="--only methods"        one of the tables
 make bench-network                      exchange on shaped links: what compression is worth (root)
-make bench ARGS="--only settings"       counts that recommend reads (for maintainers)
 
 Tables go to reproduced/bench/; --publish writes them to results/bench/ instead.
 """
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from dgc_repro.bench import exchange, methods, settings
+from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.bench.world import RanksFailed
 from dgc_repro.errors import UserError
@@ -30,7 +29,6 @@ TABLES: Mapping[str, Callable[[bool], Table]] = {
     "exchange": exchange.table,
     "gpu": methods.gpu_table,
     "network": exchange.network_table,
-    "settings": settings.table,
 }
 
 

@@ -3,7 +3,7 @@
 Counted on fake CUDA tensors (bench/counting.py), so that no GPU is needed and nothing is measured. A method
 is what its YAML in conf/compressor/ says, with its wrappers and without a policy. Its step is
 that of `attach`, of gradients that are there: it compresses, agrees, exchanges and reads the clock.
-`selfcheck` compares the counts with targets and with a GPU, `recommend` reads those of bench/settings.py.
+`selfcheck` compares the counts with targets and with a GPU, `recommend` reads those of predict/settings.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from dgc_repro.bench.counting import CUDA, Counting
-from dgc_repro.bench.modelled import GPUS, SHOWN, exchange_seconds
 from dgc_repro.bench.tables import Row
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import AfterBackward
@@ -78,7 +77,7 @@ class Loop:
 
 
 def count_exchange(config: Config, shapes: Shapes) -> Row:
-    """The step of a method, and its lower bound on some GPUs. Inside `fake_workers`."""
+    """The step of a method. Inside `fake_workers`."""
     with Counting() as counting:
         parameters = {n: nn.Parameter(torch.empty(s, device=CUDA)) for n, s in shapes.items()}
         loop = Loop(config, parameters, CUDA)
@@ -93,13 +92,11 @@ def count_exchange(config: Config, shapes: Shapes) -> Row:
             if counting.unanswered:
                 return {"launches_verdict": f"reads the host ({counting.unanswered})"}
             assert happened
-        row = {
+        return {
             "launches": counting.launches,
             "triton": counting.triton,
             "syncs": counting.syncs,
             "collectives": counting.collectives,
             "touched_mb": counting.bytes_touched / 1e6,
+            "ledger": sum(loop.world.ledger.calls_by_collective().values()),
         }
-        times = {f"modelled_{g}_ms": 1e3 * exchange_seconds(row, 1.0, GPUS[g]) for g in SHOWN}
-        ledger = sum(loop.world.ledger.calls_by_collective().values())
-        return {**row, **times, "ledger": ledger}

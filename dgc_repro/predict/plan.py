@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dgc_repro.bench.modelled import GPU, GPUS
-from dgc_repro.bench.operations import operations_of
 from dgc_repro.checked import Count, checked
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Images, Splits
@@ -44,6 +42,8 @@ from dgc_repro.paper.frame import Relative
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.verdict import MIN_SEEDS
+from dgc_repro.predict.modelled import GPU, GPUS
+from dgc_repro.predict.operations import operations_of
 from dgc_repro.predict.recommend import CPU, one_of_devices
 from dgc_repro.progress import Progress
 from dgc_repro.train.checkpoint import KEPT

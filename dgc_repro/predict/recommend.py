@@ -27,7 +27,6 @@ from typing import Any
 from rich.table import Table
 
 import dgc_repro
-from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
@@ -45,6 +44,7 @@ from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
 from dgc_repro.predict.known import MODELS, SIDES, Model, model_of, network_of, usual_sides
+from dgc_repro.predict.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.results import RESULTS
 
 POOL = "benchmark/small"
@@ -180,8 +180,8 @@ class Benchmark:
         self.judged = judged_of(self.runs, name)
         self._counted: dict[str, Any] = {}
         if (counts := speed.counts(results)) is not None:
-            own = counts[(counts["model"] == self.workload.full_size) & counts["launches"].notna()]
-            self._counted = own.set_index("method").to_dict("index")
+            is_own = (counts["model"] == self.workload.full_size) & counts["launches"].notna()
+            self._counted = counts[is_own].set_index("method").to_dict("index")
         self._work = speed.Workload(self.runs)
         self._first = {run.method: run for run in sorted(self.runs, key=lambda run: -run.seed)}
 

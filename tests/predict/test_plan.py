@@ -11,8 +11,6 @@ import torch
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, build, configured, tiny
 from torch import nn
 
-from dgc_repro.bench.modelled import GPUS
-from dgc_repro.bench.operations import operations_of
 from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.images import Splits
@@ -25,6 +23,8 @@ from dgc_repro.nests import tensors_of
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Relative
 from dgc_repro.predict import plan
+from dgc_repro.predict.modelled import GPUS
+from dgc_repro.predict.operations import operations_of
 from dgc_repro.predict.plan import counted, data_of, rows_of
 
 TABLE1 = ("dynamic/table1", "scale=paper", "plan=true")

@@ -13,9 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgc_repro.bench import modelled, settings
 from dgc_repro.bench.launches import shapes_of
-from dgc_repro.bench.operations import operations_of
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
@@ -32,8 +30,9 @@ from dgc_repro.launch.components import build_compressor, build_policy, unalloca
 from dgc_repro.launch.overrides import composed
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.speed import Sizes
-from dgc_repro.predict import known
+from dgc_repro.predict import known, modelled, settings
 from dgc_repro.predict.measure import time_exchange, with_method
+from dgc_repro.predict.operations import operations_of
 from dgc_repro.predict.recommend import (
     KEYS,
     Benchmark,

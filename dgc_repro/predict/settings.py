@@ -1,24 +1,26 @@
 """What a step of each setting of the benchmark would ask of a GPU, with the models at full size.
 
 Counted as bench/launches.py does, among as many workers as the benchmark's modelled times have. The published
-table is read by `recommend` (predict) and by the pages of the benchmark. Whoever adds a setting counts again:
-python scripts/bench.py --only settings --publish.
+table is read by `recommend` and by the pages of the benchmark. Whoever adds a setting counts again:
+``python -m dgc_repro.predict.settings`` (about 2 minutes).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from dgc_repro.bench.counting import fake_workers
 from dgc_repro.bench.launches import Config, count_exchange, shapes_of
-from dgc_repro.bench.modelled import BATCH, GPUS, SHOWN, USED, compute_seconds
-from dgc_repro.bench.operations import operations_of
 from dgc_repro.bench.tables import Row, Table
 from dgc_repro.launch.components import component, settled, unallocated
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
+from dgc_repro.predict.minutes import place_of
+from dgc_repro.predict.modelled import BATCH, GPUS, SHOWN, USED, compute_seconds, exchange_seconds
+from dgc_repro.predict.operations import operations_of
 
 BENCHMARK = "benchmark/methods"
 MODELS = {"resnet18": 10, "lstm": 10_000, "transformer": 10_000}  # classes or words
@@ -38,8 +40,8 @@ COLUMNS = {
 }
 
 
-def table(quick: bool) -> Table:
-    """Of `make bench`."""
+def main() -> None:
+    """Count the settings, and write the table."""
     about = (
         "Counted on fake CUDA tensors, not measured, for each setting of `make benchmark`, with the models "
         f"at full size and {speed.WORKERS} workers. Other work on the machine changes nothing. An operation "
@@ -52,7 +54,9 @@ def table(quick: bool) -> Table:
         "lower bounds: bytes / bandwidth (T4 300, V100 900 GB/s) + 5 microseconds a launch + 30 a host sync, "
         "without communication and Python. Factors: values of PowerSGD's factors of rank 1."
     )
-    return Table("settings", "Settings of the benchmark", about, COLUMNS, rows, 90)
+    place, machine = place_of(__doc__)
+    table = Table("settings", "Settings of the benchmark", about, COLUMNS, rows, 90)
+    print(table.write(machine, place))
 
 
 def rows() -> list[Row]:
@@ -72,6 +76,9 @@ def rows() -> list[Row]:
                 is_planned = speed.policy_of(config) in speed.PLANNED
                 if workloads()[experiment["workload"]].full_size == model and is_planned:
                     counts = count_exchange(settled(config), shapes)
+                    if "launches" in counts:
+                        times = {g: exchange_seconds(counts, 1.0, GPUS[g]) for g in SHOWN}
+                        counts = {**counts, **in_ms(times)}
                     made.append({"model": model, "method": experiment["method"], **counts})
     return made
 
@@ -83,5 +90,13 @@ def count_compute(config: Config, classes: int) -> Row:
     module = unallocated(config, classes)
     counted = operations_of(module, WORDS if words else IMAGES, words=words)
     gflop = counted.floating_point / 1e9
-    times = {g: 1e3 * compute_seconds(gflop, BATCH, GPUS[g]) for g in SHOWN}
-    return {"gflop": gflop, **{f"modelled_{gpu}_ms": ms for gpu, ms in times.items()}}
+    return {"gflop": gflop, **in_ms({g: compute_seconds(gflop, BATCH, GPUS[g]) for g in SHOWN})}
+
+
+def in_ms(seconds: Mapping[str, float]) -> dict[str, float]:
+    """The columns of modelled times."""
+    return {f"modelled_{gpu}_ms": 1e3 * value for gpu, value in seconds.items()}
+
+
+if __name__ == "__main__":
+    main()
