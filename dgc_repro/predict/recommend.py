@@ -178,7 +178,7 @@ class Benchmark:
         calibration = calibrations(every_run, {name: self.workload}).get(name)
         self.shares = {} if calibration is None else calibration.shares(self.runs)
         self.judged = judged_of(self.runs, name)
-        self._counted: dict[str, Any] = {}
+        self._counted: dict[Any, dict[Any, Any]] = {}
         if (counts := speed.counts(results)) is not None:
             is_own = (counts["model"] == self.workload.full_size) & counts["launches"].notna()
             self._counted = counts[is_own].set_index("method").to_dict("index")
