@@ -21,7 +21,7 @@ from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.bench.world import RanksFailed
 from dgc_repro.errors import UserError
-from dgc_repro.progress import Progress, announce
+from dgc_repro.progress import Progress, duration
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TABLES: Mapping[str, Callable[[bool], Table]] = {
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     names = [given.only] if given.only else usual
     tables = {name: TABLES[name](given.quick) for name in names}
     expected = sum(table.seconds for table in tables.values())
-    announce("bench", expected)
+    print(f"bench: about {duration(expected)} expected on two idle cores", flush=True)
     machine = Machine.here()
     output = given.output or REPOSITORY / ("results" if given.publish else "reproduced") / "bench"
     folder: Path = output / machine.slug
