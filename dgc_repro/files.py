@@ -191,7 +191,9 @@ def replace(path: Path, content: bytes) -> None:
 def begun(path: Path) -> TextIO:
     """Open a new, empty file of text in the place of one that may be there. Raises UserError where a folder
     has the name, and OSError."""
-    return _cleared(path).open("x", encoding="utf-8")
+    _refuse_folder(path)
+    path.unlink(missing_ok=True)  # of a link the link, not what it leads to
+    return path.open("x", encoding="utf-8")
 
 
 def appended(path: Path) -> TextIO:
@@ -227,14 +229,6 @@ def _unlinked(name: str, flags: int) -> int:
                 f"{name}: is a symbolic link, which is not followed; put the file itself there"
             ) from error
         raise
-
-
-def _cleared(path: Path) -> Path:
-    """Remove the file or link of this name, so that a new file can be made. What a link leads to stays as it
-    is."""
-    _refuse_folder(path)
-    path.unlink(missing_ok=True)
-    return path
 
 
 def _refuse_folder(path: Path) -> None:

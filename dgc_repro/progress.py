@@ -118,11 +118,6 @@ class Progress(TimeLeft):
             self._bar = None
 
 
-def announce(what: str, seconds: float) -> None:
-    """Print how long a measurement is expected to take."""
-    print(f"{what}: about {duration(seconds)} expected on two idle cores", flush=True)
-
-
 def console_of(stream: TextIO, width: int | None = None) -> Console:
     """Return a console that draws on ``stream``, and writes control codes, only if a line of it can be
     redrawn. Rich's own test takes a pipe or a file for a terminal when FORCE_COLOR is set. ``width``: where

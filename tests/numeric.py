@@ -18,7 +18,6 @@ from torch import Tensor
 from dgc_repro.compressor.gathering import average
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sharded import Shards
-from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
@@ -119,11 +118,6 @@ def averaged(payloads: Sequence[Any], buffer: Any) -> Any:
 def by_owner(shards: Shards) -> list[tuple[int, int]]:
     """Each rank's stretch."""
     return [shards.bounds(shards.owned_by(rank)) for rank in range(shards.workers)]
-
-
-def dense_bytes(n: int, workers: int) -> float:
-    """An allreduce of n float32 values, on the wire."""
-    return 4 * n * moved_by("allreduce", workers)
 
 
 # Values.

@@ -744,10 +744,10 @@ NAMES = {
     "words": "momentum correction, " * 15,
     "a long word": "a_setting_with_a_long_name_" * 10,
 }
+CASES = [*zip(NAMES.values(), (20, 2, 20, 2), strict=True)]
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("count", [2, 20])
+@pytest.mark.parametrize(("name", "count"), CASES, ids=NAMES)
 def test_names_and_lists_stay_inside_the_canvas(name: str, count: int) -> None:
     runs = [
         run
@@ -768,8 +768,7 @@ def test_names_and_lists_stay_inside_the_canvas(name: str, count: int) -> None:
         assert all(axes.bbox.width > 100 for axes in figure.axes)
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("count", [2, 20])
+@pytest.mark.parametrize(("name", "count"), CASES, ids=NAMES)
 def test_a_legend_below_the_panels_stays_inside_the_canvas(name: str, count: int) -> None:
     """It had been cut on both sides."""
     looks = {str(place): plot.Look(f"{name}{place}", plot.BLUE) for place in range(count)}

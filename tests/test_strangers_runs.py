@@ -123,12 +123,19 @@ BAD = {
 }  # fmt: skip
 
 
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure takes seconds, and its names are those of the table."""
+    monkeypatch.setattr(compare, "figure", lambda *_: None)
+    monkeypatch.setattr(compare.plot, "save", lambda *_: None)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_run_is_left_out_by_name_and_the_others_are_compared(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    without_figures(monkeypatch)
     folder("good")
     BAD[name](folder(name))
     compare.main(["runs", "--paper"])
@@ -164,10 +171,7 @@ def test_every_key_of_a_config_may_have_a_value_of_another_type(
 ) -> None:
     """A run for each key of a recorded config: it is compared, or left out; nothing ends in a traceback."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        compare, "figure", lambda *_: None
-    )  # seconds; its names are those of the table
-    monkeypatch.setattr(compare.plot, "save", lambda *_: None)
+    without_figures(monkeypatch)
     folder("good")
     whole = yaml.safe_load((FINISHED / "config.yaml").read_text())
     keys = [(key,) for key in whole]

@@ -1,9 +1,9 @@
-"""Measure the methods and the exchange, count what a GPU would do, and print the tables.
+"""Measure methods and exchanges on this machine, and print the tables.
 
-make bench                              all tables, about 10 minutes on 2 idle cores
+make bench                              methods, exchange and, where there is a GPU, gpu: about 10 minutes
 make bench ARGS=--quick                 fewer repeats and settings, about a minute
-make bench ARGS="--only methods"        one of methods, exchange, launches, settings, gpu, network
-make bench-network                      network: what compression is worth on shaped links (root)
+make bench ARGS="--only methods"        one of the tables
+make bench-network                      exchange on shaped links: what compression is worth (root)
 
 Tables go to reproduced/bench/; --publish writes them to results/bench/ instead.
 """
@@ -14,51 +14,38 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
-from dgc_repro.bench import exchange, gpu, launches, methods, settings
+from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.bench.world import RanksFailed
 from dgc_repro.errors import UserError
-from dgc_repro.progress import Progress, announce
+from dgc_repro.progress import Progress, duration
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TABLES: Mapping[str, Callable[[bool], Table]] = {
     "methods": methods.table,
     "exchange": exchange.table,
-    "launches": launches.table,
-    "settings": settings.table,
-    "gpu": gpu.table,
+    "gpu": methods.gpu_table,
     "network": exchange.network_table,
 }
-NOT_IN_QUICK = ("launches", "settings")
-
-
-class Parser(argparse.ArgumentParser):
-    """Of whose mistakes the caller makes one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UserError."""
-        raise UserError(message.removeprefix("argument "))
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Measure the tables that are asked for; the folder that was written to."""
-    made = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     made.add_argument("--output", type=Path, help="folder of the tables (default: reproduced/)")
     made.add_argument("--publish", action="store_true", help="write the tables to results/")
     made.add_argument("--quick", action="store_true", help="fewer repeats and settings")
     made.add_argument("--only", choices=tuple(TABLES), help="one table")
     given = made.parse_args(arguments)
-    skipped = {"network", *(NOT_IN_QUICK if given.quick else ())}
-    if not torch.cuda.is_available():
-        skipped.add("gpu")
-    names = [given.only] if given.only else [name for name in TABLES if name not in skipped]
+    usual = ["methods", "exchange", *(["gpu"] if torch.cuda.is_available() else [])]
+    names = [given.only] if given.only else usual
     tables = {name: TABLES[name](given.quick) for name in names}
     expected = sum(table.seconds for table in tables.values())
-    announce("bench", expected)
+    print(f"bench: about {duration(expected)} expected on two idle cores", flush=True)
     machine = Machine.here()
     output = given.output or REPOSITORY / ("results" if given.publish else "reproduced") / "bench"
     folder: Path = output / machine.slug

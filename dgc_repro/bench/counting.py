@@ -38,7 +38,6 @@ ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
 IN_LISTS, CHUNK, CHUNKS = (110, 64, 48, 36, 30), 65536, 320
 """A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists) and so many
 chunks of so many values; with CUDA 13 it takes more."""
-LARGE = 1 << 16  # values
 IN_CAT = 128  # a kernel of `torch.cat` takes so many tensors
 
 
@@ -56,7 +55,6 @@ class Counting(Pretended):
         """Count from zero."""
         self.operations: list[str] = []
         self.waits.clear()
-        self.large: set[Any] = set()  # operations (`OpOverload`) on many values
         self.unanswered = ""  # an operation whose result has a size that depends on values
         self.collectives = self._bytes = 0
         self._before = triton_counts()
@@ -83,10 +81,6 @@ class Counting(Pretended):
 
     def _of_triton(self, which: int) -> int:
         return triton_counts()[which] - self._before[which]
-
-    def sync(self, *_: object) -> None:
-        """The host waits for the device."""
-        self._wait("device")
 
     def record(self) -> tuple[int, int]:
         """Begin an event: how `is_over` knows it."""
@@ -164,8 +158,6 @@ class Counting(Pretended):
         if any(x.numel() for x in (*inputs, *outputs)):
             self.operations += [name] * _kernels(name, given)
             self._bytes += _touched(function, given, named, outputs)
-            if any(x.numel() >= LARGE for x in (*inputs, *outputs)):
-                self.large.add(function)
             if _waits(name, inputs, given, named):
                 self._wait(name)
 

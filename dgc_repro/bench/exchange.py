@@ -3,20 +3,19 @@
 `table` measures on loopback, `network_table` on shaped links (network/lab.py). Plain DDP is torch's own
 allreduce with default settings. Ours is `dgc_repro.attach` as a user gets it, with its check for non-finite
 gradients and that check's small allreduce. Every case has a DDP model of its own, whose backward hands out
-heavy-tailed noise at once, and its steps alternate with those of plain DDP: the pair's ratio is the
-measurement. Durations are the slower rank's.
+heavy-tailed noise at once. All cases take turns: the ratio to plain DDP in the same round is the measurement.
+Durations are the slower rank's.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.bench.methods import gradients_of
-from dgc_repro.bench.rounds import Numbers, Steps, rounds, spread_out
+from dgc_repro.bench.rounds import Numbers, Steps, rounds
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.bench.world import PAIR, on_ranks
 from dgc_repro.compressor.dense import Dense
@@ -42,11 +41,11 @@ from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.network.lab import Lab
 
 WIDTH, NUM_CLASSES = 64, 10
-REPEATS, QUICK_REPEATS, WARMUP_STEPS = 40, 5, 5
-"""DDP makes its buckets anew after the first step; torch's PowerSGD begins with the third."""
+REPEATS, QUICK_REPEATS, NETWORK_REPEATS = 40, 5, 5
+WARMUP = 3
+"""Steps: DDP makes its buckets anew after the first one, torch's PowerSGD begins with the third."""
 SPANS = ("compress", "communicate", "decompress")
 RATES = {"100 Mbit/s": 100e6, "1 Gbit/s": 1e9}
-NETWORK_REPEATS, NETWORK_WARMUP = 5, 3
 FP16_HOOK, POWERSGD_HOOK = "torch's fp16 hook", "torch's PowerSGD hook, rank 4"
 TORCH_HOOKS: Mapping[str, Callable[[], tuple[Any, Callable[..., Any]]]] = {
     FP16_HOOK: lambda: (None, default_hooks.fp16_compress_hook),
@@ -122,20 +121,20 @@ NETWORK_COLUMNS = {
 
 
 def table(quick: bool) -> Table:
-    """Of `make bench`."""
+    """On loopback, of `make bench`."""
     repeats = QUICK_REPEATS if quick else REPEATS
     about = (
         f"gradients of ResNet18 of width {WIDTH}, {PAIR} gloo workers on loopback, 1 thread each; backward "
-        f"replayed; each step right after one of plain DDP; median of {repeats} repeats (middle half). With "
+        f"replayed; all exchanges in turns; median of {repeats} rounds (middle half). With "
         "overlap, the spans of the communication thread overlap with backward; the check for non-finite "
         "gradients is part of the kernels that read every value, its allreduce of communicate."
     )
     seconds = 10 + 1.2 * repeats
-    return Table("exchange", "Exchange", about, COLUMNS, partial(rows, WIDTH, repeats), seconds)
+    return Table("exchange", "Exchange", about, COLUMNS, partial(rows, CASES, repeats), seconds)
 
 
 def network_table(quick: bool) -> Table:
-    """What compression is worth on shaped links."""
+    """On shaped links. Measuring raises UserError where this machine can have no lab."""
     repeats = 2 if quick else NETWORK_REPEATS
     about = (
         f"steps of ResNet18 of width {WIDTH}, {PAIR} gloo workers, 1 thread each, each with a shaped link of "
@@ -143,78 +142,47 @@ def network_table(quick: bool) -> Table:
         f"Times as fast as plain DDP in the same round; median of {repeats} rounds (middle half). These are "
         "speedups of a step and say nothing about quality."
     )
-    return Table(
-        "network",
-        "What compression is worth on shaped links",
-        about,
-        NETWORK_COLUMNS,
-        partial(network_rows, WIDTH, repeats),
-        30 + 13 * (repeats + NETWORK_WARMUP),
-    )
+
+    def measured() -> list[Row]:
+        made: list[Row] = []
+        for link, rate in RATES.items():
+            with Lab([rate] * PAIR) as lab:
+                made += [{"link": link, **row} for row in rows(NETWORK_CASES, repeats, lab)]
+        return made
+
+    title = "What compression is worth on shaped links"
+    return Table("network", title, about, NETWORK_COLUMNS, measured, 60 + 13 * (repeats + WARMUP))
 
 
-def on_rank(width: int, repeats: int) -> dict[str, Steps]:
-    """Each case's steps beside plain DDP's."""
-    plain = Runner(PLAIN, width, WARMUP_STEPS)
-    runners = [Runner(case, width, WARMUP_STEPS) for case in CASES]
-    ways = {
-        one.case.key: partial(rounds, {PLAIN.key: plain.step, one.case.key: one.step})
-        for one in runners
-    }
-    return spread_out(ways, repeats)
-
-
-def on_shaped_links(width: int, repeats: int) -> Steps:
-    """The steps of all cases, in rounds that begin with plain DDP."""
-    runners = [Runner(case, width, NETWORK_WARMUP) for case in (PLAIN, *NETWORK_CASES)]
-    return rounds({one.case.key: one.step for one in runners}, repeats)
-
-
-def rows(width: int, repeats: int) -> list[Row]:
-    """Plain DDP, then a row a case."""
-    found: dict[str, Steps] = on_ranks(on_rank, width, repeats)
-    plain = [1e3 * s for steps in found.values() for s in steps[PLAIN.key]["seconds"]]
-    first = {"case": PLAIN.key, "step_x": 1.0, **Spread.of(plain).columns("step_ms")}
-    return [first, *(_row(case, found[case.key]) for case in CASES)]
-
-
-def _row(case: Case, found: Steps) -> Row:
-    steps = found[case.key]
-    step = Spread.of(steps["seconds"] / found[PLAIN.key]["seconds"])
-    row = {"case": case.key, **step.columns("step_x")}
-    row |= {"at_most": case.at_most, "verdict": step.verdict(case.at_most), **_numbers(case, steps)}
-    if case.compressor is not None:
-        row |= {f"{span}_ms": float(steps[f"{span}_ms"].mean()) for span in SPANS}
-    return row
-
-
-def _numbers(case: Case, steps: pd.DataFrame) -> dict[str, Any]:
-    """Columns that both tables have."""
-    found = Spread.of(1e3 * steps["seconds"]).columns("step_ms")
-    if case.compressor is not None:
-        found["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
-    return found
-
-
-def network_rows(width: int, repeats: int) -> list[Row]:
-    """A row a link and case. Raises UserError where this machine can have no lab."""
+def rows(cases: Sequence[Case], repeats: int, lab: Lab | None = None) -> list[Row]:
+    """A row a case, plain DDP first."""
+    found: Steps = on_ranks(on_rank, (PLAIN, *cases), WIDTH, repeats, lab=lab)
+    plain = found[PLAIN.key]["seconds"]
     made: list[Row] = []
-    for link, rate in RATES.items():
-        with Lab([rate] * PAIR) as lab:
-            found = on_ranks(on_shaped_links, width, repeats, lab=lab)
-        plain = found[PLAIN.key]["seconds"]
-        for case in (PLAIN, *NETWORK_CASES):
-            speedup = Spread.of(plain / found[case.key]["seconds"]).columns("speedup")
-            numbers = _numbers(case, found[case.key])
-            made.append({"link": link, "case": case.name, **speedup, **numbers})
+    for case in (PLAIN, *cases):
+        steps = found[case.key]
+        step = Spread.of(steps["seconds"] / plain)
+        row: dict[str, Any] = {"case": case.key, **step.columns("step_x")}
+        row |= {"at_most": case.at_most, "verdict": step.verdict(case.at_most)}
+        row |= Spread.of(plain / steps["seconds"]).columns("speedup")
+        row |= Spread.of(1e3 * steps["seconds"]).columns("step_ms")
+        if case.compressor is not None:
+            row["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
+            row |= {f"{span}_ms": float(steps[f"{span}_ms"].mean()) for span in SPANS}
+        made.append(row)
     return made
+
+
+def on_rank(cases: Sequence[Case], width: int, repeats: int) -> Steps:
+    """The steps of all cases, in rounds that begin with the first one."""
+    return rounds({case.key: Runner(case, width).step for case in cases}, repeats)
 
 
 class Runner:
     """A case on a model of its own, after its warm-up."""
 
-    def __init__(self, case: Case, width: int, warmup: int) -> None:
-        self.case, self._start = case, torch.zeros((), requires_grad=True)
+    def __init__(self, case: Case, width: int) -> None:
+        self._start = torch.zeros((), requires_grad=True)
         with torch.device("meta"):
             model = ResNet18(width=width).build(NUM_CLASSES)
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -232,7 +200,7 @@ class Runner:
             )
         if case.name in TORCH_HOOKS:
             self._ddp.register_comm_hook(*TORCH_HOOKS[case.name]())
-        for _ in range(warmup):
+        for _ in range(WARMUP):
             self.step()
         gc.collect()
 
@@ -265,14 +233,12 @@ class Replay(nn.Module):
     def __init__(self, gradients: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._gradients = list(gradients.values())
-        for name, gradient in gradients.items():
-            flat = name.replace(".", "_")  # a parameter's name may hold no dot
-            self.register_parameter(flat, nn.Parameter(torch.zeros_like(gradient)))
+        self._like = nn.ParameterList([torch.zeros_like(one) for one in self._gradients])
 
     def forward(self, start: Tensor) -> Tensor:
         """``start`` as it is: f32[]."""
         through = start
-        for parameter, gradient in zip(self.parameters(), self._gradients, strict=True):
+        for parameter, gradient in zip(self._like, self._gradients, strict=True):
             through = _HandOut.apply(through, gradient, parameter)
         return through
 

@@ -1,25 +1,29 @@
-"""Compress and decompress one large gradient, in multiples of a `copy_` of the same tensor.
+"""The time of a method, in multiples of a copy of the same gradients.
 
-44,549,160 float32 values (ResNet101's size) with heavy tails, buffers made beforehand. ``compress``
-is a method's exchange up to its payload in the buffer that is sent, ``decompress`` what comes after the
-answer; it exchanges with nobody (bench/alone.py). ``eager`` is what a machine without a C compiler gets, with
-the same values.
+`table`, on the CPU: compress and decompress one tensor of 44,549,160 float32 values (ResNet101's size) with
+heavy tails, buffers made beforehand. ``compress`` is a method's exchange up to its payload in the buffer that
+is sent, ``decompress`` what comes after the answer; it exchanges with nobody (bench/alone.py).
+DGC_REPRO_COMPILE=0 times what a machine without a C compiler gets, with the same values.
+
+`gpu_table`: a step with the tensors of ResNet101, on this machine's GPU (`selfcheck` compares its values).
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from dgc_repro.bench import launches
 from dgc_repro.bench.alone import Alone
+from dgc_repro.bench.counting import triton_counts
 from dgc_repro.bench.rounds import ROUNDS, Steps, rounds, spread_out, timed
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.bf16 import BF16
@@ -42,14 +46,17 @@ from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.kernel import native
+from dgc_repro.errors import UserError
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.environment import threads
+from dgc_repro.launch.overrides import composed
+from dgc_repro.study.compressing import wait_for
 
 NUM_VALUES = 44_549_160
 THREADS = min(2, os.cpu_count() or 1)
-REPEATS, QUICK_REPEATS, WARMUP, EAGER_REPEATS = 15, 5, 2, 1
+REPEATS, QUICK_REPEATS, WARMUP = 15, 5, 2
 PARTS = ("compress_seconds", "decompress_seconds")
 FEEDBACK_AT_MOST = 2.5
 
@@ -108,9 +115,14 @@ COLUMNS = {
     f"verdict (at most {FEEDBACK_AT_MOST})": "error_feedback_verdict",
     "bits sent a value": "sent_bits_per_value",
     "Elias-coded": "elias_bits_per_value",
-    "eager compress": "eager_compress_x",
-    "eager decompress": "eager_decompress_x",
 }
+GPU_COLUMNS = {
+    "method": "method",
+    "step x copy": "step_x",
+    "step ms": "step_ms",
+    "Triton launches": "launches",
+}
+GPU_REPEATS, GPU_WARMUP = 20, 3
 COPY, BARE, FED = "copy", "bare", "with error feedback"
 
 
@@ -125,7 +137,7 @@ def table(quick: bool) -> Table:
         "Decompress: one worker's payload to the mean; error feedback adds: to both together."
     )
     exchanges = len(cases) * 2 * (repeats + WARMUP * ROUNDS)  # of some 25 copies each
-    seconds = 10 + exchanges * 0.15 + len(cases) * 3
+    seconds = 10 + exchanges * 0.15
     return Table("methods", "Methods", about, COLUMNS, partial(measure, cases, repeats), seconds)
 
 
@@ -138,26 +150,22 @@ def measure(cases: Sequence[Case], repeats: int) -> list[Row]:
         target = torch.empty_like(gradient)
         ways = {case.name: partial(_rounds, case.compressor, gradient, target) for case in cases}
         found = spread_out(ways, repeats)
-        return [_row(case, found[case.name], gradient, target) for case in cases]
+        return [_row(case, found[case.name], gradient) for case in cases]
 
 
-def _rounds(
-    compressor: Compressor, gradient: Tensor, target: Tensor, repeats: int, warmup: int = WARMUP
-) -> Steps:
+def _rounds(compressor: Compressor, gradient: Tensor, target: Tensor, repeats: int) -> Steps:
     """A copy, the method, and it with error feedback. States are made anew: those of all cases at once would
     not fit."""
     ways = {
         COPY: timed(lambda: target.copy_(gradient)),
         BARE: Alone(compressor, {"gradient": gradient}).step,
     }
-    if warmup and not getattr(compressor, "expands", False):
+    if not getattr(compressor, "expands", False):
         ways[FED] = Alone(ErrorFeedback(compressor), {"gradient": gradient}).step
-    return rounds(ways, repeats, warmup)
+    return rounds(ways, repeats, WARMUP)
 
 
-def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
-    with patch.object(native, "library", lambda: None):
-        eager = _rounds(case.compressor, gradient, target, EAGER_REPEATS, warmup=0)
+def _row(case: Case, steps: Steps, gradient: Tensor) -> Row:
     copy, bare = steps[COPY]["seconds"], steps[BARE]
     ratios = {
         "compress": (bare["compress_seconds"] / copy, case.compress_at_most),
@@ -171,14 +179,11 @@ def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
         found = Spread.of(values)
         row |= {**found.columns(f"{name}_x"), f"{name}_at_most": at_most}
         row[f"{name}_verdict"] = found.verdict(at_most)
-    last, num_values = bare.iloc[-1], gradient.numel()
-    for part in ("compress", "decompress"):
-        times = eager[BARE][f"{part}_seconds"] / eager[COPY]["seconds"]
-        row[f"eager_{part}_x"] = float(times.median())
+    sent_bytes, num_values = bare.iloc[-1]["sent_bytes"], gradient.numel()
     return row | {
-        "sent_bits_per_value": 8 * float(last["sent_bytes"]) / num_values,
+        "sent_bits_per_value": 8 * float(sent_bytes) / num_values,
         "elias_bits_per_value": _elias_bits(case.compressor, gradient),
-        "sent_bytes": int(last["sent_bytes"]),
+        "sent_bytes": int(sent_bytes),
     }
 
 
@@ -201,3 +206,51 @@ def gradients_of(shapes: Mapping[str, torch.Size], worker: int) -> dict[str, Ten
     """A worker's gradients of a model, f32 by name, with such values."""
     generator = torch.Generator().manual_seed(worker)
     return {name: heavy_tailed(shape, generator) for name, shape in shapes.items()}
+
+
+def gpu_table(quick: bool) -> Table:
+    """Of `make bench`. Raises UserError where torch finds no GPU."""
+    if not torch.cuda.is_available():
+        raise UserError(
+            "only: gpu needs a GPU that torch finds (torch.cuda.is_available()); leave it out"
+        )
+    about = (
+        f"{torch.cuda.get_device_name()}; heavy-tailed gradients of ResNet101 (44.5 M values in 314 "
+        "tensors), methods as conf/compressor/ has them, layer by layer. Step: one worker's exchange "
+        "with nobody, in multiples of a copy of all gradients timed right before; median of "
+        f"{GPU_REPEATS} pairs (middle half)."
+    )
+    measured = partial(gpu_rows, torch.device("cuda"), GPU_REPEATS, launches.methods())
+    return Table("gpu", "On the GPU", about, GPU_COLUMNS, measured, 300)
+
+
+def gpu_rows(
+    device: torch.device,
+    repeats: int,
+    cases: Mapping[str, Sequence[str]],
+    overrides: Sequence[str] = (),
+) -> list[Row]:
+    """A row a method. ``overrides``: of the model."""
+    base = ["model=resnet101", *overrides, "scale=none", "policy=fixed", "train.epochs=1"]
+    shapes = launches.shapes_of(composed(base), 1000)
+    gradients = {name: g.to(device) for name, g in gradients_of(shapes, 0).items()}
+    copies = [torch.empty_like(gradient) for gradient in gradients.values()]
+
+    def copy() -> None:
+        torch._foreach_copy_(copies, list(gradients.values()))
+        wait_for(device)
+
+    made: list[Row] = []
+    for name, own in cases.items():
+        config = composed([*base, *own, "policy=fixed"])
+        compressor = build_compressor(config, build_policy(config))
+        alone = Alone(compressor, gradients, unit=config["exchange"]["unit"])
+        found = rounds({COPY: timed(copy), BARE: alone.step}, repeats, GPU_WARMUP)
+        before, *_ = triton_counts()
+        alone.step()
+        row = {"method": name, "launches": triton_counts()[0] - before}
+        seconds = found[BARE]["seconds"]
+        row |= Spread.of(seconds / found[COPY]["seconds"]).columns("step_x")
+        made.append(row | Spread.of(1e3 * seconds).columns("step_ms"))
+        gc.collect()
+    return made

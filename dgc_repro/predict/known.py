@@ -33,11 +33,6 @@ class Model:
         """What a batch is made of."""
         return WORDS if self.side is None else f"images of {self.side} x {self.side}"
 
-    @property
-    def other_side(self) -> int:
-        """The side of the images of the other size."""
-        return next(side for side in SIDES if side != self.side)
-
 
 def _on_images(first: Model, *others: Model) -> dict[int | None, Model]:
     return {one.side: one for one in (first, *others)}

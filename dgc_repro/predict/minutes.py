@@ -34,12 +34,7 @@ SCALE = "quick"
 
 def main() -> None:
     """Time the artifacts, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--output", type=Path, default=RESULTS / "bench", help="default: %(default)s"
-    )
-    folder: Path = parser.parse_args().output
-    machine = Machine.here()
+    place, machine = place_of(__doc__)
     names = [name for name in artifacts() if SCALE in artifact_node(name).sizes]
     kinds: dict[Counts, float] = {}
     rows = []
@@ -49,11 +44,20 @@ def main() -> None:
             seconds = sum(_seconds(asked, kinds)) if asked.is_trained else _made(name)
             rows.append({"artifact": name, "runs": len(asked.jobs), "seconds": round(seconds, 1)})
             progress.advance(now=f"{name}: {seconds:.0f} s")
-    place = folder / machine.slug
-    place.mkdir(parents=True, exist_ok=True)
     table = pd.DataFrame([{**row, **asdict(machine)} for row in rows])
     table.to_csv(place / FILE, index=False, lineterminator="\n")
     print(f"written to {place / FILE}")
+
+
+def place_of(about: str | None) -> tuple[Path, Machine]:
+    """Read the command line of a table for maintainers: the folder of this machine, and the machine."""
+    parser = argparse.ArgumentParser(description=about)
+    output = RESULTS / "bench"
+    parser.add_argument("--output", type=Path, default=output, help="default: %(default)s")
+    machine = Machine.here()
+    place: Path = parser.parse_args().output / machine.slug
+    place.mkdir(parents=True, exist_ok=True)
+    return place, machine
 
 
 def _seconds(asked: Reproduction, kinds: dict[Counts, float]) -> Iterator[float]:

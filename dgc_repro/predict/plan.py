@@ -15,7 +15,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,8 +22,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dgc_repro.bench.modelled import GPU, GPUS
-from dgc_repro.bench.operations import operations_of
 from dgc_repro.checked import Count, checked
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Images, Splits
@@ -44,6 +41,9 @@ from dgc_repro.paper.frame import Relative
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.verdict import MIN_SEEDS
+from dgc_repro.predict.measure import alone
+from dgc_repro.predict.modelled import GPU, GPUS
+from dgc_repro.predict.operations import operations_of
 from dgc_repro.predict.recommend import CPU, one_of_devices
 from dgc_repro.progress import Progress
 from dgc_repro.train.checkpoint import KEPT
@@ -54,8 +54,7 @@ from dgc_repro.train.step import train_step
 WITHOUT_EFFECT = ("seed", "paths", "sink", "experiment", "scale")
 SECONDS_TO_TIME = 10.0  # steps of a run on this CPU, at most; one is timed whatever it takes
 WARMUP_STEPS, TIMED_STEPS = 2, 5
-START_SECONDS = {"simulated": 1.0}
-OF_RANKS_SECONDS = 6.0
+START_SECONDS = 1.0, 6.0
 """Time before the first step: where workers are simulated, and where ranks load Python and torch first."""
 EITHER_WAY = 1.25
 """A factor around hours that were timed: other rows, other images and a warmer machine."""
@@ -444,11 +443,10 @@ def hours_here(config: Mapping[str, Any], clock: Callable[[], float] = time.perf
             f"{counts.states / 1e9:.2f} GB) and activations; use fewer, or another device="
         )
     seconds = _step_seconds(config, clock)
-    turns = counts.workers
-    if config["launch"]["kind"] != "simulated":
+    turns, of_ranks = counts.workers, config["launch"]["kind"] != "simulated"
+    if of_ranks:
         turns = math.ceil(counts.workers / environment.available_cores())
-    evaluation = 1 + EVALUATION * counts.evaluations
-    start = START_SECONDS.get(config["launch"]["kind"], OF_RANKS_SECONDS)
+    evaluation, start = 1 + EVALUATION * counts.evaluations, START_SECONDS[of_ranks]
     return (counts.steps * seconds * turns * evaluation + start) / 3600
 
 
@@ -471,9 +469,7 @@ def _step_seconds(config: Mapping[str, Any], clock: Callable[[], float]) -> floa
 
 def _on_random_data(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of one simulated worker, with random data of the same shape for a few steps."""
-    own, data = deepcopy(dict(config)), data_of(config)
-    own["launch"] |= {"kind": "simulated", "workers": 1}
-    own["exchange"] |= {"overlap": False}
+    own, data = alone(config), data_of(config)
     size = own["train"]["batch_size"] * own["train"]["accumulate"]
     own["dataset"] = {
         "_target_": f"{__name__}.{RandomData.__name__}",

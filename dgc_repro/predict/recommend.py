@@ -24,11 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.table import Table
 
 import dgc_repro
-from dgc_repro.bench.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
@@ -46,6 +44,7 @@ from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
 from dgc_repro.predict.known import MODELS, SIDES, Model, model_of, network_of, usual_sides
+from dgc_repro.predict.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.results import RESULTS
 
 POOL = "benchmark/small"
@@ -179,8 +178,10 @@ class Benchmark:
         calibration = calibrations(every_run, {name: self.workload}).get(name)
         self.shares = {} if calibration is None else calibration.shares(self.runs)
         self.judged = judged_of(self.runs, name)
-        counts = speed.counts(results)
-        self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
+        self._counted: dict[Any, dict[Any, Any]] = {}
+        if (counts := speed.counts(results)) is not None:
+            is_own = (counts["model"] == self.workload.full_size) & counts["launches"].notna()
+            self._counted = counts[is_own].set_index("method").to_dict("index")
         self._work = speed.Workload(self.runs)
         self._first = {run.method: run for run in sorted(self.runs, key=lambda run: -run.seed)}
 
@@ -225,12 +226,6 @@ class Benchmark:
         return exchange_seconds(counted, own / full, GPUS[asked.device])
 
 
-def _by_method(counts: pd.DataFrame, full_size: str) -> dict[str, dict[str, float]]:
-    own = counts[(counts["model"] == full_size) & counts["launches"].notna()]
-    lines = own.set_index("method")[["launches", "syncs", "touched_mb"]].iterrows()
-    return {str(method): dict(line) for method, line in lines}
-
-
 def recommend(arguments: Sequence[str]) -> None:
     """Answer on the terminal. Raises UserError."""
     added, arguments = conf_dirs_apart(arguments)
@@ -265,7 +260,7 @@ def recommend(arguments: Sequence[str]) -> None:
     say(answer(rows, lead, benchmark, asked))
     console.print(table(shown, workers[-1], benchmark))
     if len(workers) > 1:
-        console.print(by_workers(benchmark, asked, workers, [lead] if lead else []))
+        console.print(by_workers(benchmark, asked, workers, lead))
     say(foot(shown, every, left_out, benchmark, asked))
     say(origins(asked, settings, benchmark, measured))
 
@@ -277,8 +272,6 @@ def _apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     others: list[str] = []
     for one in arguments:
         key = one.partition("=")[0]
-        if key == "max_loss":
-            raise UserError("max_loss: it is max_cost now; give max_cost=")
         if key.split(".")[0] in METHOD and not measured:
             raise UserError(
                 f"{key}: recommend chooses among the benchmark's settings; name some with method=, such as "
@@ -407,35 +400,20 @@ def origins(
         payload = "measured here"
     if settings["compute_ms"]:
         compute = "given by compute_ms"
+    lines = {
+        "compute": compute,
+        "network": f"modelled; {asked.network.source or 'rates as given'}. As much as possible is hidden "
+        "behind backward where buckets can overlap",
+        "compress": exchange,
+        "payload": payload,
+        "cost": f"measured with {facts.model_text(benchmark.dense)}, {facts.data_text(benchmark.runs)}, "
+        f"{facts.world_text(benchmark.dense)} (results/{POOL}). For your model it is an extrapolation: "
+        "train with the setting and with dense before you rely on it",
+    }
+    yield from ("", "Where the numbers are from:")
+    for name, text in lines.items():
+        yield textwrap.fill(text, WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=12 * " ")
     yield ""
-    yield from _listed(
-        "Where the numbers are from:",
-        {
-            "compute": compute,
-            "network": f"modelled; {asked.network.source or 'rates as given'}. As much as possible is hidden "
-            "behind backward where buckets can overlap",
-            "compress": exchange,
-            "payload": payload,
-            "cost": f"measured with {facts.model_text(benchmark.dense)}, {facts.data_text(benchmark.runs)}, "
-            f"{facts.world_text(benchmark.dense)} (results/{POOL}). For your model it is an extrapolation: "
-            "train with the setting and with dense before you rely on it",
-        },
-    )
-
-
-def _listed(title: str, lines: Mapping[str, str]) -> list[str]:
-    """A title, and below it wrapped texts by name."""
-    wide = max(map(len, lines)) + 4
-    return [
-        title,
-        *(
-            textwrap.fill(
-                text, WIDTH, initial_indent=f"  {name:<{wide - 2}}", subsequent_indent=wide * " "
-            )
-            for name, text in lines.items()
-        ),
-        "",
-    ]
 
 
 def answer(
@@ -519,10 +497,10 @@ def _short(value: float) -> str:
 
 
 def by_workers(
-    benchmark: Benchmark, asked: Question, workers: Sequence[int], shown: Sequence[Row]
+    benchmark: Benchmark, asked: Question, workers: Sequence[int], lead: Row | None
 ) -> Table:
-    """Milliseconds of a step of dense training and of some settings."""
-    names = [DENSE, *dict.fromkeys(row.run.method for row in shown if row.cost)]
+    """Milliseconds of a step of dense training and of the answer."""
+    names = [DENSE, *([lead.run.method] if lead else [])]
     cells = []
     for number in workers:
         steps = {row.run.method: 1e3 * row.step for row in benchmark.rows(asked, number)[0]}

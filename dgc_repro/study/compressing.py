@@ -179,26 +179,23 @@ def _places(parts: Mapping[str, Tensor]) -> list[_Place]:
     ]
 
 
-def _select(sparsifier: Any, tensor: Tensor, context: Context) -> Any:
-    return sparsifier.select(tensor, context)
+def _both(method: Method, way: str, at: _Place, *, draws: bool = False) -> tuple[Any, Any]:
+    """The weak and the strong selection of one tensor; without the strong one if ``way`` is weak. ``draws``:
+    do what a method does before it sends. One whose places are drawn (random-k) then takes the values there,
+    and never looks at its places as a selection."""
 
+    def choose(sparsifier: Any, context: Context) -> Any:
+        select = getattr(sparsifier, "draw", sparsifier.select) if draws else sparsifier.select
+        return select(at.tensor, context)
 
-def _draw_or_select(sparsifier: Any, tensor: Tensor, context: Context) -> Any:
-    """What a method does before it sends: it selects; one whose places are drawn (random-k) takes the
-    values there, and never looks at its places as a selection."""
-    return getattr(sparsifier, "draw", sparsifier.select)(tensor, context)
-
-
-def _both(method: Method, way: str, at: _Place, choose: Callable[..., Any]) -> tuple[Any, Any]:
-    """The weak and the strong selection of one tensor; without the strong one if ``way`` is weak."""
     if way == SINGLE_PASS:
         assert method.single_pass is not None
         return method.single_pass(at.tensor, at.both)
-    weak = choose(method.weak, at.tensor, at.weak)
+    weak = choose(method.weak, at.weak)
     if way == WEAK:
         return weak, None
     if way == DIRECT:
-        return weak, choose(method.strong, at.tensor, at.strong)
+        return weak, choose(method.strong, at.strong)
     if isinstance(weak, Tensor):
         return weak, method.strong.draw_again(weak, at.tensor.numel())  # type: ignore[attr-defined]
     return weak, method.strong.refine(weak, at.strong)
@@ -209,7 +206,7 @@ def _timed(method: Method, places: Sequence[_Place], vector: Tensor, repeats: in
 
     def choose(way: str) -> None:
         for place in places:
-            _both(method, way, place, _draw_or_select)
+            _both(method, way, place, draws=True)
 
     ways = {way: partial(choose, way) for way in method.ways}
     found = in_turns({COPY: lambda: target.copy_(vector), **ways}, repeats, vector.device)
@@ -231,14 +228,14 @@ def _chosen(method: Method, places: Sequence[_Place], factors: tuple[float, floa
     }
     direct: list[_Kept] = []
     for place in places:
-        weak, strong = _both(method, DIRECT, place, _select)
+        weak, strong = _both(method, DIRECT, place)
         row["weak_kept"] += len(weak.values)
         direct.append(_kept(strong))
     row["direct_kept"] = _entries(direct)
     for way in (MULTILEVEL, SINGLE_PASS):
         row[f"{way}_kept"] = row[f"{way}_apart"] = None
         if way in method.ways:
-            kept = [_kept(_both(method, way, place, _select)[1]) for place in places]
+            kept = [_kept(_both(method, way, place)[1]) for place in places]
             row[f"{way}_kept"] = _entries(kept)
             row[f"{way}_apart"] = sum(map(_apart, direct, kept))
     return row

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dgc_repro.bench import gpu
 from dgc_repro.bench.launches import methods
+from dgc_repro.bench.methods import gpu_rows, gpu_table
 from dgc_repro.errors import UserError
 from dgc_repro.paper import pool
 
@@ -19,7 +19,8 @@ SIZES = ["model.width=4", "model.blocks=[1,1,1,1]"]
 
 def test_every_method_has_a_row() -> None:
     names = ("dense", "uniform", "topk", "dgc", "powersgd", "magnitude")
-    rows = gpu.rows(torch.device("cpu"), 1, SIZES, {name: methods()[name] for name in names})
+    cases = {name: methods()[name] for name in names}
+    rows = gpu_rows(torch.device("cpu"), 1, cases, SIZES)
     assert [row["method"] for row in rows] == [*names]
     assert all(row["step_x"] > 0 for row in rows)
 
@@ -27,7 +28,7 @@ def test_every_method_has_a_row() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_table_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="only: gpu needs a GPU"):
-        gpu.table(quick=True)
+        gpu_table(quick=True)
 
 
 def test_the_page_counts_the_trainings_of_each_commit_on_a_gpu(repository: Path) -> None:

@@ -29,7 +29,6 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.pretended import Pretended
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import forget
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Plan
@@ -109,23 +108,6 @@ def test_a_pretended_tensor_has_an_address_and_torch_is_as_before_afterwards() -
     with Counting():
         pass
     assert [getattr(owner, name) for owner, name in names] == found
-
-
-def test_idle_kernels_pass_through_tritons_launcher_and_start_nothing() -> None:
-    """Fails where another Triton calls its driver or its compiler by another name."""
-    from triton.runtime.jit import JITFunction
-
-    from dgc_repro.kernel.gpu import dense, idle
-
-    x, names = torch.ones(5000), list[str]()
-    with idle.idle(), patch.object(JITFunction, "_do_compile", autospec=True) as compiling:
-        compiling.side_effect = lambda kernel, *given: (
-            names.append(kernel.fn.__name__) or idle._compiled(kernel, *given)
-        )
-        for _ in range(2):
-            dense.zero(Batch(("x",), [x]))
-    assert names == ["_zero"]
-    assert bool((x == 1).all())
 
 
 def test_a_list_leaves_no_trace() -> None:

@@ -62,25 +62,17 @@ def modelled(network: Network, workers: int, collective: str, algorithm: str) ->
     return Costs(network, workers, **chosen).seconds(collective, NUM_BYTES)
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("workers", [2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
 def test_a_collective_costs_what_its_messages_cost(
     collective: str, name: str, workers: int
 ) -> None:
     links = one_level(ALPHA, [RATE] * workers)
     seconds = simulated(collective, ALGORITHMS[collective, name], workers, links)
-    assert modelled(NETWORK, workers, collective, name) == pytest.approx(seconds, rel=1e-9)
-
-
-@pytest.mark.parametrize("workers", [3, 5, 6, 7])
-@pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
-def test_so_it_does_between_workers_that_are_no_power_of_two(
-    collective: str, name: str, workers: int
-) -> None:
-    links = one_level(ALPHA, [RATE] * workers)
-    seconds = simulated(collective, ALGORITHMS[collective, name], workers, links)
     model = modelled(NETWORK, workers, collective, name)
-    if name == "tree":  # the last worker of a tree may lie on a shorter path
+    if name == "tree" and workers & (
+        workers - 1
+    ):  # the last worker of a tree may lie on a shorter path
         assert seconds <= model * (1 + 1e-9)
         assert model <= seconds * (1 + 1 / cost.doublings(workers)) * (1 + 1e-9)
     else:

@@ -13,9 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgc_repro.bench import launches, modelled, settings
 from dgc_repro.bench.launches import shapes_of
-from dgc_repro.bench.operations import operations_of
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
@@ -32,8 +30,9 @@ from dgc_repro.launch.components import build_compressor, build_policy, unalloca
 from dgc_repro.launch.overrides import composed
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.speed import Sizes
-from dgc_repro.predict import known
+from dgc_repro.predict import known, modelled, settings
 from dgc_repro.predict.measure import time_exchange, with_method
+from dgc_repro.predict.operations import operations_of
 from dgc_repro.predict.recommend import (
     KEYS,
     Benchmark,
@@ -52,7 +51,7 @@ from dgc_repro.predict.recommend import (
 from dgc_repro.results import RESULTS
 
 WORKERS = 8
-CLASSES = {**launches.MODELS, **settings.MODELS}  # classes or words of the counted models
+CLASSES = {"resnet101": 1000, "vgg16": 1000, **settings.MODELS}  # classes or words
 
 
 @pytest.fixture(scope="module")
@@ -117,14 +116,7 @@ def test_settings_are_listed_by_cost_and_the_lead_is_the_smallest_cost_that_is_s
     assert [row.step for row in shown] == sorted((row.step for row in shown), reverse=True)
 
 
-def test_the_answer_names_a_setting_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    recommend(["network=ethernet_1gbit", "method=uniform_4_sharded"])
-    assert (
-        "\nUse 4 bits, averaged in shards (uniform_4_sharded): at most " in capsys.readouterr().out
-    )
-
-
-@pytest.mark.parametrize("model", known.MODELS)
+@pytest.mark.parametrize("model", ["resnet101", "lstm", "transformer"])
 def test_the_table_has_the_answer(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     recommend(["network=ethernet_1gbit", f"model={model}"])
     said = capsys.readouterr().out
@@ -186,11 +178,6 @@ def test_the_size_of_images_is_a_setting_and_is_named(capsys: pytest.CaptureFixt
         recommend(["network=ethernet_1gbit", "model=lstm", "image=32"])
 
 
-def test_the_first_name_of_max_cost_names_the_new_one() -> None:
-    with pytest.raises(UserError, match=r"^max_loss: it is max_cost now; give max_cost=$"):
-        recommend(["network=ethernet_1gbit", "max_loss=1"])
-
-
 def test_settings_that_cannot_be_predicted_are_named(benchmark: Benchmark) -> None:
     _, left_out = benchmark.rows(asked("network=ethernet_1gbit"), WORKERS)
     assert {"demo_32", "diloco_10", "signsgd"} <= set(left_out)
@@ -232,11 +219,16 @@ def test_a_compressor_without_published_runs_is_said_to_have_none(name: str) -> 
         recommend(["network=ethernet_1gbit", f"method={name}"])
 
 
-def test_method_shows_one_whatever_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_method_shows_one_whatever_it_costs_and_names_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     recommend(["network=ethernet_1gbit", "method=topk_0.001", "max_cost=0"])
     said = capsys.readouterr().out
     assert "\n topk_0.001 " in said
     assert "uniform" not in said
+    recommend(["network=ethernet_1gbit", "method=uniform_4_sharded"])
+    words = "\nUse 4 bits, averaged in shards (uniform_4_sharded): at most "
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["uniform_4_sharded", "dgc_0.01", "powersgd_2", "sidco_0.01"])

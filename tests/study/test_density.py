@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from dgc_repro.study.density import (
     RandomSupports,
     RealSupports,
     codes_of,
-    independent_density,
     ring_densities,
     ring_rows,
     top_support,
@@ -30,21 +28,6 @@ def gradients(
     own = generator.standard_normal((workers, sum(sizes)))
     values = alike * shared + (1 - alike) * own
     return Gradients(sizes, values.astype(np.float32), fed)
-
-
-def test_independent_supports_fill_as_sets_of_pythons_own_generator_do() -> None:
-    n, k, workers = 2000, 100, 12
-    generator, union = random.Random(3), set[int]()
-    repeats = 40
-    filled = [0.0] * workers
-    for _ in range(repeats):
-        union = set()
-        for worker in range(workers):
-            union |= set(generator.sample(range(n), k))
-            filled[worker] += len(union) / n / repeats
-    for worker, density in enumerate(filled, start=1):
-        # deviation of a union's density is below sqrt(d (1 - d) / n) = 0.011, of its mean a sixth
-        assert independent_density((n,), (k,), worker) == pytest.approx(density, abs=0.006)
 
 
 def test_a_ring_of_sets_has_the_densities_of_the_study() -> None:

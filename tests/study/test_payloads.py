@@ -7,7 +7,6 @@ import torch
 from laws import play, simulation
 
 from dgc_repro import TopK
-from dgc_repro.model.lstm import LSTM
 from dgc_repro.selfcheck.law_settings.base import Setting
 from dgc_repro.study.payloads import Payloads, gru, payload_bytes
 
@@ -30,5 +29,3 @@ def test_models_have_the_sizes_that_are_printed() -> None:
     # 3 gates x (inputs + hidden + 2 biases), both ways; the second layer reads both ways
     first, second = 2 * 3 * 7 * (5 + 7 + 2), 4 * 2 * 3 * 7 * (14 + 7 + 2)
     assert sum(p.numel() for p in gru(5, 7).parameters()) == first + second + 14 * 29 + 29
-    network = LSTM(width=3, tied=True).build(7)
-    assert sum(p.numel() for p in network.parameters()) == 7 * 3 + 2 * (24 * 3 + 24) + 7

@@ -1,4 +1,4 @@
-"""Lower bounds of a step on a GPU, from what was counted (launches.py): stated rates, nothing measured."""
+"""Lower bounds of a step on a GPU, from counts (bench/launches.py): stated rates, nothing measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GPUS = {
     "h100": GPU(66.9e12, 3350e9, 990e12, 80e9, 495e12),
 }
 SHOWN = ("t4", "v100")
-"""GPUs in the tables of `make bench`."""
+"""GPUs in the table of settings.py."""
 
 
 def exchange_seconds(row: Mapping[str, float], larger: float, gpu: GPU) -> float:

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from test_pool_config import check_runs
 
-from dgc_repro.bench import settings
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
+from dgc_repro.predict import settings
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
