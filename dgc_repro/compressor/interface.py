@@ -288,8 +288,8 @@ class _Parts:
 
 
 class _Layout:
-    """Where flat tensors of these sizes and types lie in a row of bytes: each at a multiple of its element, the
-    row filled up to a multiple of 8. ``num_bytes``: of the tensors."""
+    """Where flat tensors of these sizes and types lie in a row of bytes: each at a multiple of its element,
+    the row filled up to a multiple of 8. ``num_bytes``: of the tensors."""
 
     def __init__(self, kinds: Sequence[tuple[int, torch.dtype]]) -> None:
         self.kinds, self.starts, self.num_bytes, end = kinds, list[int](), 0, 0

@@ -65,7 +65,10 @@ class Rendezvous:
         self._store.set(f"{place}/{self._rank}", said)
         self._store.add(place, 1)
         begun, pause = time.monotonic(), 1e-3
-        until, has_said = begun + (self.seconds if seconds is None else seconds), seconds is not None
+        until, has_said = (
+            begun + (self.seconds if seconds is None else seconds),
+            seconds is not None,
+        )
         while not (all_here := self._store.add(place, 0) >= len(self.ranks)):
             if time.monotonic() > until or any(self.problems()):
                 break

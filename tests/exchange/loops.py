@@ -389,13 +389,18 @@ def mistaken_on_one_rank(mistake: str) -> tuple[str, str]:
     return said, raised(lambda: attach(model, EF4).detach())
 
 
-def without_attach() -> tuple[str, float, str, dict[str, Any]]:
-    """Rank 1 trains and does not attach; later all do. What the others are told, after how many seconds,
-    what the second call says, and the gradients then."""
+def without_attach() -> tuple[str, str, float, str, dict[str, Any]]:
+    """Rank 1 trains and does not attach; later all do. What the others are told, and before that on stderr,
+    after how many seconds, what the second call says, and the gradients then."""
     model = built(Loop("float32", None))
-    said, begun = "nothing", time.monotonic()
+    said, begun, before = "nothing", time.monotonic(), io.StringIO()
     if dist.get_rank() != 1:
-        with patch.object(door, "patience", lambda _: 0.5):
+        soon = patch.object(rendezvous, "SAY_SECONDS", 0.1)
+        with (
+            patch.object(door, "patience", lambda _: 0.5),
+            soon,
+            contextlib.redirect_stderr(before),
+        ):
             said = raised(lambda: attach(model, EF4))
     took = time.monotonic() - begun
     backward(model, dist.get_rank())
@@ -403,7 +408,7 @@ def without_attach() -> tuple[str, float, str, dict[str, Any]]:
     exchange = attach(model, EF4)
     again = raised(lambda: backward(model, dist.get_rank()))
     exchange.detach()
-    return said, took, again, gradients(model.module)
+    return said, before.getvalue(), took, again, gradients(model.module)
 
 
 # What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.

@@ -503,13 +503,16 @@ def test_a_head_that_ranks_train_alone_is_left_alone(two_workers: Ranks, overlap
 
 def test_a_rank_that_does_not_attach_is_named_and_may_attach_later(three_workers: Ranks) -> None:
     told = three_workers(loops.without_attach)
-    for rank, (said, took, again, means) in enumerate(told):
+    for rank, (said, before, took, again, means) in enumerate(told):
         assert again == "nothing"
-        assert same(means, told[0][3])
+        assert same(means, told[0][4])
         if rank != 1:
             assert re.match(
                 r"UserError: attach: rank 1 did not call attach within 0\.5 s; call", said
             ), said
+            waits = f"dgc_repro: rank {rank} waits for rank 1, at most 0.5 s; all ranks that train"
+            assert before.startswith(waits)
+            assert before.count("\n") == 1
             assert took < 5.0
 
 
