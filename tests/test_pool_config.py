@@ -19,7 +19,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.launch.rules import validate
 from dgc_repro.names import defaults_of_component, papers_in
 from dgc_repro.optimizer.sam import SAM

@@ -15,7 +15,7 @@ from dgc_repro.bench.operations import operations_of
 from dgc_repro.bench.tables import Row, Table
 from dgc_repro.launch.components import component, settled, unallocated
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
 

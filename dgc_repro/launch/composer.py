@@ -1,4 +1,4 @@
-"""Compose many configs that differ in values alone: the runs of an artifact or of a queue.
+"""Compose many configs that differ in values alone: the runs of an artifact or of a list.
 
 Hydra takes 0.1 s for a config. Here it composes each set of group choices (``model=lstm compressor=topk``)
 once; values (``optimizer.lr=0.1``), read by Hydra's parser, are then set in a copy of that. The result equals

@@ -1,6 +1,6 @@
 """A list of runs, which of them exist, and making one that is missing.
 
-``--multirun``, ``reproduce`` and ``queue`` all make such a list. A run is found by its settings
+``--multirun`` and ``reproduce`` make such a list. A run is found by its settings
 (`identity.run_folder`): in ``paths.runs`` or, where those count, among the published ones. A missing one is
 made by `single.run_config`, or by `single.complete` with ``apart=True`` in a process of its own.
 """

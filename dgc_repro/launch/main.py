@@ -67,10 +67,6 @@ COMMANDS = {
         "Make the runs and the page of a paper's table or figure.",
         of_a_run=True, help="dgc_repro.launch.reproduce_help:show",
     ),
-    "queue": Command(
-        "dgc_repro.launch.queue:queue", "Train a list of reproductions, in order of priority.",
-        of_a_run=True,
-    ),
     "compare": Command("dgc_repro.compare:main", "Compare your own runs: tables and a figure."),
     "recommend": Command(
         "dgc_repro.predict.recommend:recommend", "Recommend a setting for a model on a network."
@@ -91,6 +87,10 @@ COMMANDS = {
     "netlab": Command("dgc_repro.network.lab:command", "Remove labs that ended runs have left."),
 }  # fmt: skip
 """A command is imported when it is given: torch takes seconds."""
+GONE = {
+    "queue": "reproduce list=queue trains the list (plan=true for list=true, list=<file> for file=<file>)"
+}
+"""Commands of earlier versions, and what to type instead."""
 
 
 def main() -> None:
@@ -172,7 +172,8 @@ def dispatch(execute: Execute | None = None) -> None:
             help.show(words, {name: command.about for name, command in COMMANDS.items()})
         return
     if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])) and sys.argv[1] != SUBMITTED:
-        raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
+        known = GONE.get(sys.argv[1]) or f"there are: {', '.join(COMMANDS)}"
+        raise UserError(f"{sys.argv[1]}: no such command; {known}")
     from dgc_repro.launch.command_line import run
 
     run(execute)

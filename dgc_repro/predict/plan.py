@@ -37,7 +37,7 @@ from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import Job, published_run
 from dgc_repro.launch.ranks import last_checkpoint
-from dgc_repro.launch.reproduce import Reproduction
+from dgc_repro.launch.reproduction import Reproduction
 from dgc_repro.launch.single import is_done
 from dgc_repro.paper.claims import Claim
 from dgc_repro.paper.frame import Relative

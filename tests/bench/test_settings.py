@@ -10,7 +10,7 @@ from test_pool_config import check_runs
 
 from dgc_repro.bench import settings
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
 

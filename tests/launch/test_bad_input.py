@@ -27,7 +27,7 @@ from dgc_repro.errors import LONG_MESSAGE, UserError
 from dgc_repro.launch import environment, main, single
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.ranks import LOG_FILE, RunFailed, execute, held
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.launch.rules import PROCESS_BYTES, validate
 from dgc_repro.launch.worker import read_config, run_worker
 
@@ -95,7 +95,7 @@ DIGITS, LETTERS, LEVELS = "9" * 5000, "a" * 5000, "[" * 200 + "]" * 200
         (f"{LETTERS}", "aaa"),
         (f"train.resume_from={LETTERS}", ""),
         (f"reproduce {LETTERS}", "reproduce: no artifact"),
-        (f"queue file={LETTERS}", "file: aaa"),
+        (f"reproduce list={LETTERS}", "list: "),
         (f"compare {LETTERS}", "aaa"),
         (f"wandb {LETTERS}", "aaa"),
         (f"experiment.row=[{','.join(['12'] * 2500)}]", "experiment.row: "),
@@ -145,7 +145,11 @@ def test_mistakes_are_the_same_where_hydra_composes_to_know_its_mode(
 def test_a_word_that_is_no_command(command: Command) -> None:
     line = refused(command("predict", "network=nvlink"))
     assert line.startswith(
-        "predict: no such command; there are: reproduce, queue, compare, recommend, calibrate, selfcheck,"
+        "predict: no such command; there are: reproduce, compare, recommend, calibrate, selfcheck,"
+    )
+    line = refused(command("queue", "list=true"))
+    assert line.startswith(
+        "queue: no such command; reproduce list=queue trains the list (plan=true "
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from dgc_repro.checksums import sealed
-from dgc_repro.launch import composer, paths, reproduce
+from dgc_repro.launch import composer, paths, reproduction
 from dgc_repro.launch.composer import Composer
 from dgc_repro.launch.overrides import composed, config_of, in_one_line, resolved
 from dgc_repro.launch.paths import composing
@@ -55,10 +55,10 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
                 return deepcopy(stub)
 
         with monkeypatch.context() as patch:
-            patch.setattr(reproduce, "Composer", Recorder)
-            reproduce.runs_of(artifact, [f"scale={scale}"])
-            if "optional_runs" in reproduce.artifact_node(artifact):
-                reproduce.runs_of(artifact, [f"scale={scale}"], reproduce.OPTIONAL_RUNS)
+            patch.setattr(reproduction, "Composer", Recorder)
+            reproduction.runs_of(artifact, [f"scale={scale}"])
+            if "optional_runs" in reproduction.artifact_node(artifact):
+                reproduction.runs_of(artifact, [f"scale={scale}"], reproduction.OPTIONAL_RUNS)
         return list(dict.fromkeys(asked))
 
     return found

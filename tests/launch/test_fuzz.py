@@ -25,7 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from tiny_run import SETTINGS, TEXT, TINY, configured
 
-from dgc_repro.launch import cli_args, main, reproduce, single, worker
+from dgc_repro.launch import cli_args, main, reproduction, single, worker
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import artifacts, conf_dir, options
 from dgc_repro.launch.sections import NAMES
@@ -220,14 +220,14 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
         for key in known:
             found.append((key, lambda o, known=known: cli_args.read([o], "", known, NAMES)))
     for name in artifacts():
-        artifact = reproduce.artifact_node(name)
+        artifact = reproduction.artifact_node(name)
         places = [f"study.{part}" for part in artifact.get("study", {})]
         for place in [*places, *(["measure"] if "measure" in artifact else [])]:
             for key in OmegaConf.select(artifact, place):
 
                 def read(o: str, place: str = place, artifact: Any = artifact) -> None:
                     kind = place.partition(".")[0]
-                    built({kind: reproduce.section_of(artifact, place, [o])})
+                    built({kind: reproduction.section_of(artifact, place, [o])})
 
                 found.append((f"{place}.{key}", read))
     return found

@@ -117,7 +117,7 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--multirun seed=0,1 policy=gr", {"policy=gravac"}),
         ("reproduce dyn", {"dynamic/table1", "dynamic/sensitivity"}),
         ("reproduce gravac/table", {"gravac/table3"}),
-        ("reproduce ", {"benchmark/methods", "mlsbench/payloads"}),
+        ("reproduce ", {"benchmark/methods", "mlsbench/payloads", "list="}),
         ("reproduce dynamic/table1 ", {"published=", "plan=", "device=", "share=", "publish="}),
         ("reproduce dynamic/table1 plan=true dev", {"device="}),
         ("reproduce dynamic/table1 sca", {"scale"}),
@@ -127,8 +127,8 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare my", {"my_conf/"}),
         ("recommend ", {"network=", "workers=", "model=", "image=", "max_cost=", "measure="}),
         ("recommend network=ethernet_1g", {"network=ethernet_1gbit"}),
-        ("queue ", {"list=", "publish=", "file="}),
-        ("queue list=true opt", {"optimizer="}),
+        ("reproduce list=queue ", {"plan=", "publish="}),
+        ("reproduce list=queue pa", {"paths."}),
         ("calibrate ", {"name=", "sizes=", "repeats=", "seconds="}),
         ("calibrate launch=netl", {"launch=netlab"}),
         ("selfcheck ", {"rows=", "timeout=", "report="}),
@@ -148,7 +148,7 @@ def test_tab_completes_groups_members_and_keys(
 
 @pytest.mark.parametrize(
     "line",
-    ["reproduce zzz", "compare zzz", "queue list=t", "recommend zzz", "new-paper ", "netlab x"],
+    ["reproduce zzz", "compare zzz", "recommend zzz", "new-paper ", "netlab x"],
 )
 def test_tab_after_a_command_of_ours_offers_nothing_it_does_not_know(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

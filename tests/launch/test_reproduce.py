@@ -21,7 +21,8 @@ from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.jobs import finished
 from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.paths import _ADDED
-from dgc_repro.launch.reproduce import OPTIONAL_RUNS, reproduce, runs_of
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.reproduction import OPTIONAL_RUNS, runs_of
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper import pool
 from dgc_repro.paper.frame import lines
