@@ -37,14 +37,15 @@ from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.dataset.cifar import Cifar
 from dgc_repro.dataset.prose import Prose
 from dgc_repro.errors import UserError
-from dgc_repro.launch import reproduction, sections
-from dgc_repro.launch.components import component
+from dgc_repro.launch import reproduction
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir, paper_members
 from dgc_repro.launch.reproduction import artifact_node, runs_of
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.single import scale_line
+from dgc_repro.launch.run import scale_line
+from dgc_repro.launch.settings import check as check_sections
+from dgc_repro.launch.settings import component
 from dgc_repro.launch.worker import make_sink
 from dgc_repro.names import papers_in, scale_of
 from dgc_repro.optimizer.muon import MatrixMethod
@@ -386,7 +387,7 @@ def test_the_runs_of_an_artifact_are_different_and_all_valid(artifact: str, scal
 
 def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> None:
     config = configured()
-    sections.check(config)
+    check_sections(config)
     train = {field.name for field in dataclasses.fields(settings.TrainSettings)}
     assert set(config["train"]) == train
     assert config["stopping"] == dataclasses.asdict(Stopping())

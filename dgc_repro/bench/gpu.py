@@ -18,8 +18,8 @@ from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy
 from dgc_repro.study.compressing import wait_for
 
 MODEL, CLASSES = "resnet101", 1000

@@ -42,10 +42,10 @@ from dgc_repro.exchange.junction import AfterBackward
 from dgc_repro.exchange.steps import PolicyProgress, Steps
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import on_gpu
-from dgc_repro.launch.components import build_compressor, build_policy, unallocated
 from dgc_repro.launch.environment import threads
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import options
+from dgc_repro.launch.settings import build_compressor, build_policy, unallocated
 
 WORKERS, MANY = 2, 32
 MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000}  # classes or words

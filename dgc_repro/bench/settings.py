@@ -13,9 +13,9 @@ from dgc_repro.bench.launches import COLUMNS, Config, count_exchange, shapes_of
 from dgc_repro.bench.modelled import BATCH, GPUS, SHOWN, USED, compute_seconds
 from dgc_repro.bench.operations import operations_of
 from dgc_repro.bench.tables import Row, Table
-from dgc_repro.launch.components import component, settled, unallocated
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.reproduction import runs_of
+from dgc_repro.launch.settings import component, settled, unallocated
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
 

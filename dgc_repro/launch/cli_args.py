@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 
 from dgc_repro.checked import Count, Positive, kind_of, within
 from dgc_repro.errors import UserError
+from dgc_repro.launch.overrides import nearest
 from dgc_repro.launch.paths import members
-from dgc_repro.launch.typed import nearest
 
 Reader = Callable[[str, str], Any]
 Keys = Mapping[str, tuple[Reader, Any] | tuple[Reader, Any, str]]

@@ -18,12 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch import mirror, slurm, sweep, torchrun
 from dgc_repro.launch.main import answer, leave, say
-from dgc_repro.launch.networks import with_profiles
-from dgc_repro.launch.optimized import KEY, objectives
-from dgc_repro.launch.overrides import check_overrides, key_of, plain_value, resolved, sets
+from dgc_repro.launch.overrides import (
+    check_overrides,
+    key_of,
+    plain_value,
+    resolved,
+    sets,
+    with_profiles,
+)
 from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
 from dgc_repro.launch.ranks import SUBMITTED, RunFailed, RunStopped
-from dgc_repro.launch.single import check, is_for_slurm, run_config, train_in
+from dgc_repro.launch.run import check, is_for_slurm, run_config, train_in
+from dgc_repro.launch.sweep import KEY, objectives
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
 

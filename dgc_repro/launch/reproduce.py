@@ -33,21 +33,23 @@ from dgc_repro.launch.cli_args import read
 from dgc_repro.launch.devices import choose_device, emulated_bf16
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, code_has_changed
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.jobs import (
-    MISTAKES,
-    Job,
-    check_rows,
-    finished,
-    outcome,
-    published_run,
-)
-from dgc_repro.launch.overrides import in_one_line
+from dgc_repro.launch.overrides import in_one_line, made, nearest
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
 from dgc_repro.launch.ranks import RunFailed, RunHeld
 from dgc_repro.launch.reproduce_help import KEYS, LIST, LIST_KEYS
 from dgc_repro.launch.reproduction import DEVICE, PLAN, ROOTS, SHARE, Reproduction, prepared
-from dgc_repro.launch.single import complete, is_done, run_config, summary_of
-from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.run import (
+    MISTAKES,
+    Job,
+    check_rows,
+    complete,
+    finished,
+    is_done,
+    outcome,
+    published_run,
+    run_config,
+    summary_of,
+)
 from dgc_repro.launch.worker import CPU_SECONDS
 from dgc_repro.names import published_in
 from dgc_repro.paper import index

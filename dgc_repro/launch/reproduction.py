@@ -26,9 +26,8 @@ from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.cli_args import some_text
 from dgc_repro.launch.composer import Composer
 from dgc_repro.launch.devices import few_gpus, simulates_on_gpu, visible_gpus
-from dgc_repro.launch.jobs import Job, expand
 from dgc_repro.launch.mirror import mirror_of
-from dgc_repro.launch.overrides import apart, check_overrides, key_of, resolved, sets
+from dgc_repro.launch.overrides import apart, check_overrides, key_of, nearest, resolved, sets
 from dgc_repro.launch.paths import (
     FAMILY,
     add_conf_dirs,
@@ -41,9 +40,9 @@ from dgc_repro.launch.paths import (
     writing_to,
 )
 from dgc_repro.launch.reproduce_help import KEYS
-from dgc_repro.launch.sections import check_seed
+from dgc_repro.launch.run import Job, expand
+from dgc_repro.launch.settings import check_seed
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
-from dgc_repro.launch.typed import nearest
 from dgc_repro.names import papers_in
 from dgc_repro.paper import pool
 from dgc_repro.paper.publish import artifact_of, own_conf_of, publish

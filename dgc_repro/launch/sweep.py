@@ -3,6 +3,11 @@
 All combinations are composed and validated before the first one trains. A run that fails is named and the
 others go on. At the end one table compares them, and a search (``hydra/sweeper=optuna``) names its best. A
 launcher may start the runs in other processes: each adds a line to ``<hydra.sweep.dir>/runs.jsonl``.
+
+``optimized_metric`` names the numbers of a finished run that a search optimizes. A name is a number of the
+last epoch, such as ``validation/accuracy_percent``. With ``@target`` behind it, it is that number at the end
+of the first epoch that reaches ``stopping.target``, infinite where no epoch does:
+``comm/payload_bytes@target`` are the payload bytes that reach a stated accuracy.
 """
 
 from __future__ import annotations
@@ -22,22 +27,46 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dgc_repro.errors import UserError, writing
+from dgc_repro.exchange.clock import SPANS
+from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.launch import slurm
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
-from dgc_repro.launch.jobs import MISTAKES, Job, choices, expand, outcome
 from dgc_repro.launch.mirror import sync_line
-from dgc_repro.launch.optimized import AT_TARGET, KEY, measured, objectives
-from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved, sets
+from dgc_repro.launch.networks import named_network
+from dgc_repro.launch.overrides import (
+    in_one_line,
+    key_of,
+    made,
+    nearest,
+    plain_value,
+    resolved,
+    sets,
+)
 from dgc_repro.launch.paths import is_group, writing_to
-from dgc_repro.launch.ranks import inside_torchrun
-from dgc_repro.launch.sections import SLURM
-from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
+from dgc_repro.launch.ranks import RunFailed, inside_torchrun
+from dgc_repro.launch.run import DEFAULT_COMPRESSOR, MISTAKES, Job, check, choices, expand, outcome
+from dgc_repro.launch.settings import SLURM, component
 from dgc_repro.paper.decisions import json_lines
-from dgc_repro.paper.records import read_run
+from dgc_repro.paper.records import Run, read_run
+from dgc_repro.train.stopping import Stopping
 
 RECORD, BASIC = "runs.jsonl", "basic"
 started: list[Path] = []
 """The record of the sweep that this process has started."""
+KEY, AT_TARGET = "optimized_metric", "@target"
+PARTS = ("train", "validation", "test")
+EVERY_RUN = (
+    *("epoch", "step", "weights/change_norm", "time/train_seconds", *Ledger().metrics()),
+    *(f"time/{span}_ms" for span in SPANS),
+    *(f"{part}/{name}" for part in PARTS for name in ("loss", "accuracy_percent")),
+)
+OF_KIND = {
+    "images": ("validation/top5_percent", "test/top5_percent"),
+    "words": tuple(f"{part}/perplexity" for part in PARTS),
+}
+MODELLED = tuple(
+    f"time/modelled_{name}" for name in ("seconds", "communicate_ms", "communicate_seconds")
+)
 
 
 def varied(overrides: Sequence[str]) -> list[list[str]]:
@@ -278,3 +307,49 @@ def _for_a_sweep(line: str, given: Sequence[str], jobs: Sequence[Sequence[str]])
         f"{key}: {member} has no {setting}; make one sweep for each {group}, or sweep settings that all of "
         "them have"
     )
+
+
+# -- the numbers that a search optimizes --
+
+
+def objectives(metric: Any, config: Mapping[str, Any]) -> list[str]:
+    """The names in ``optimized_metric`` of a run with this config; none for null. Raises UserError for what
+    such a run does not record."""
+    names = metric if isinstance(metric, list) else [] if metric is None else [metric]
+    if not all(isinstance(name, str) for name in names) or names == metric == []:
+        like = "validation/accuracy_percent or [test/loss,comm/payload_bytes]"
+        raise UserError(f"{KEY}: a name or a list of names, such as {like}, got {metric!r}")
+    kind = getattr(component(config["dataset"], "dataset"), "gives", "images")
+    known = (*EVERY_RUN, *OF_KIND[kind])
+    for name in names:
+        plain = name.removesuffix(AT_TARGET)
+        if plain in MODELLED:
+            if named_network(config) is None:
+                raise UserError(f"{KEY}: {plain} needs a network, such as network=ethernet_1gbit")
+        elif plain not in known:
+            raise UserError(f"{KEY}: no run records {plain!r}; {nearest(plain, known)}")
+        if plain != name and config["stopping"]["target"] is None:
+            raise UserError(f"{KEY}: {name} needs stopping.target, got null; give one")
+    return names
+
+
+def measured(names: Sequence[str], folder: Path) -> float | list[float] | None:
+    """The numbers of a finished run; one number alone. Raises UserError for one that the run has not
+    recorded, RunFailed for one that is no number."""
+    if not names:
+        return None
+    run = read_run(folder)
+    values = [_value(run, name) for name in names]
+    return values if len(values) > 1 else values[0]
+
+
+def _value(run: Run, name: str) -> float:
+    plain = name.removesuffix(AT_TARGET)
+    value = run.last(plain)
+    if plain != name:
+        stopping = made(Stopping, run.setting("stopping"), "stopping")
+        reached = [stopping.is_reached(dict(epoch)) for _, epoch in run.epochs.iterrows()]
+        value = next(iter(run.epochs.loc[reached, plain]), math.inf)
+    if math.isnan(value):
+        raise RunFailed(f"{name} is not a number: the run diverged")
+    return float(value)

@@ -16,7 +16,8 @@ from commands import PATIENCE_SECONDS, Command
 from hydra._internal.hydra import Hydra
 from ranks import processes_of
 
-from dgc_repro.launch import main, single
+from dgc_repro.launch import main
+from dgc_repro.launch import run as running
 from dgc_repro.launch.ranks import STOP_SIGNALS
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import run_worker
@@ -34,7 +35,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pa
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(single, "execute", rank_here)
+    monkeypatch.setattr(running, "execute", rank_here)
     yield folders
     for number, handler in before.items():  # a rank replaces them
         signal.signal(number, handler)

@@ -24,7 +24,8 @@ from omegaconf import OmegaConf
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import LONG_MESSAGE, UserError
-from dgc_repro.launch import environment, main, single
+from dgc_repro.launch import environment, main
+from dgc_repro.launch import run as running
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.ranks import LOG_FILE, RunFailed, execute, held
 from dgc_repro.launch.reproduction import runs_of
@@ -217,7 +218,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_no_mistake_of_the_config(
     def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         raise RunFailed("OSError: [Errno 28] No space left on device")
 
-    monkeypatch.setattr(single, "execute", fail)
+    monkeypatch.setattr(running, "execute", fail)
     code, lines = command(*TINY)
     assert code == 1
     assert lines == ["error: OSError: [Errno 28] No space left on device"]
@@ -253,7 +254,7 @@ def test_a_malformed_file_of_a_run_is_one_line_and_nothing_is_lost(
 
     def refusal() -> str:
         texts = []
-        for reading in (lambda: single.prepare(folder, config), lambda: read_config(folder)):
+        for reading in (lambda: running.prepare(folder, config), lambda: read_config(folder)):
             with pytest.raises(UserError, match=r"^paths\.runs: .*config\.yaml") as caught:
                 reading()
             texts.append(str(caught.value))
@@ -276,7 +277,7 @@ def test_a_malformed_file_of_a_run_is_one_line_and_nothing_is_lost(
     for number, offset in enumerate(range(0, len(whole), len(whole) // 30)):
         damaged = bytearray(whole)
         damaged[offset] ^= 1 << number % 8
-        for read in (lambda: single.prepare(folder, config), lambda: read_config(folder)):
+        for read in (lambda: running.prepare(folder, config), lambda: read_config(folder)):
             path.write_bytes(bytes(damaged))
             with contextlib.suppress(UserError):
                 read()
@@ -393,7 +394,7 @@ def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released(
         except ValueError:
             raise RunFailed("lost") from None
 
-    monkeypatch.setattr(single, "execute", fail)
+    monkeypatch.setattr(running, "execute", fail)
     code, lines = command("--multirun", *TINY, "seed=0,1")
     assert code == 1
     assert lines[-1] == "error: lost"

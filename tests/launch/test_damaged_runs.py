@@ -15,7 +15,7 @@ from tiny_run import PLAIN, SETTINGS, TINY
 import dgc_repro
 from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
-from dgc_repro.launch.single import is_done
+from dgc_repro.launch.run import is_done
 from dgc_repro.paper.records import is_finished, read_run
 from dgc_repro.policy.oracle import finished
 

@@ -21,9 +21,9 @@ from dgc_repro.launch.devices import (
     simulates_on_gpu,
 )
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.jobs import check_rows
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.reproduction import prepared
+from dgc_repro.launch.run import check_rows
 
 CUDA13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120a", "compute_120"]
 CUDA126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]

@@ -31,10 +31,9 @@ from tiny_run import FINISHED, PLAIN, TEXT, TIMED, TINY, built, play
 from dgc_repro.errors import UserError
 from dgc_repro.launch import main, paths
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, threads_of_worker
-from dgc_repro.launch.optimized import EVERY_RUN, KEY, MODELLED, OF_KIND, measured
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.sweep import _runs_at_once, best
+from dgc_repro.launch.sweep import EVERY_RUN, KEY, MODELLED, OF_KIND, _runs_at_once, best, measured
 from dgc_repro.names import installed_papers
 
 Printed = Callable[..., str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dgc_repro.launch.single import own_name
+from dgc_repro.launch.run import own_name
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,16 @@ from commands import PATIENCE_SECONDS, Command, wait_for
 from ranks import processes_of
 from tiny_run import TINY
 
-from dgc_repro.launch import paths, single
+from dgc_repro.launch import paths
 from dgc_repro.launch import reproduce as reproducing
+from dgc_repro.launch import run as running
 from dgc_repro.launch.devices import Place
 from dgc_repro.launch.environment import RUNS_AT_ONCE, threads_of_worker
-from dgc_repro.launch.jobs import Job, check_rows
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.ranks import RunFailed, held
 from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.run import Job, check_rows
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.publish import published, run_ids
 from dgc_repro.train.run import Run
@@ -69,7 +70,7 @@ def run(
     """Runs the command on a list: exit code, lines on stdout and on stderr. A run takes 6 core-minutes."""
     monkeypatch.setattr(Run, "cpu_seconds", 360.0)
     monkeypatch.setattr(reproducing, "code_has_changed", bool)
-    monkeypatch.setattr(single, "warning", lambda *_: None)
+    monkeypatch.setattr(running, "warning", lambda *_: None)
     monkeypatch.setattr(os, "nice", lambda increment: increment)
     monkeypatch.setenv(RUNS_AT_ONCE, "1")
 
@@ -193,7 +194,7 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
     run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where both processes begin at once: the folder is not taken for a mistake's."""
-    train = single.execute
+    train = running.execute
 
     def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         if config["seed"] == 2:
@@ -203,8 +204,8 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
             raise RunFailed("rank 0 was killed by SIGSEGV")
         train(config, folder)
 
-    monkeypatch.setattr(single, "execute", fail)
-    monkeypatch.setattr(single, "warning", lambda *_: "the run diverged")
+    monkeypatch.setattr(running, "execute", fail)
+    monkeypatch.setattr(running, "warning", lambda *_: "the run diverged")
     write(
         tmp_path,
         {"run": f'{TABLE1} "seed=[0,1]"'},
@@ -220,7 +221,7 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
     (error,) = errors
     assert error.startswith("error: 2 of 5 runs failed: queued-table1-dense-custom-s0-")
     assert error.endswith("; the same command tries them again")
-    monkeypatch.setattr(single, "execute", train)
+    monkeypatch.setattr(running, "execute", train)
     assert run()[0] == 0
     assert names(trained) == [("dense", 0), ("dense", 1), ("dense", 2)]
 
