@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError, full_disk, shown
 from dgc_repro.launch.cli_args import refuse_extremes
+from dgc_repro.launch.overrides import in_one_line
 from dgc_repro.launch.paths import (
     add_conf_dirs,
     composing,
@@ -139,11 +140,6 @@ def complete() -> None:
                 print(name)
     if sys.argv[0].endswith(".py"):  # python -m dgc_repro: shells complete by the name of a command
         sys.argv[0] = "dgc-repro"
-    _answer_of_hydra()
-
-
-def _answer_of_hydra() -> None:
-    """Have Hydra answer what needs no run."""
     use_user_configs()
     hydra.main(str(conf_dir()), "config", "1.3")(lambda config: None)()
 
@@ -202,8 +198,6 @@ def in_words(error: BaseException) -> tuple[str, int] | None:
         case UserError():
             return str(error), USER_ERROR
         case HydraException() | OmegaConfBaseException():
-            from dgc_repro.launch.overrides import in_one_line  # imports torch: seconds
-
             return in_one_line(error), USER_ERROR
         case PermissionError():
             where = f"no permission to write {error.filename}"

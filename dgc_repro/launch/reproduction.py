@@ -208,15 +208,11 @@ def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _papers() -> Iterable[dict[str, Any]]:
-    """The files of papers, ours first."""
-    return chain.from_iterable(papers_in(root).values() for root in conf_dirs())
-
-
 def artifact_node(name: str) -> DictConfig:
     """Return what an artifact's file says, which may name strings of ``runs``. Without ``sizes`` it has three
     scales."""
-    sections = next(found for found in _papers() if name in found.get("artifact", {}))
+    papers = chain.from_iterable(papers_in(root).values() for root in conf_dirs())  # ours first
+    sections = next(found for found in papers if name in found.get("artifact", {}))
     sizes: dict[str, Any] = {"quick": [], "small": [], "paper": []}
     own = {"sizes": sizes, **sections["artifact"][name]}
     node = OmegaConf.create({"runs": sections.get("runs", {}), "artifact": own})

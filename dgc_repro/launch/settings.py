@@ -295,7 +295,6 @@ PACKAGE = __name__.partition(".")[0]
 TORCHVISION_FIX = f"; install the torchvision that was built for torch {torch.__version__}"
 LADDER = "ladder"
 LOW_RANK = "low_rank"
-PER_LAYER = "per_layer"
 ROLES = {
     "model": "build",
     "dataset": "load",

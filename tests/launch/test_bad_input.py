@@ -26,7 +26,6 @@ from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 from dgc_repro.errors import LONG_MESSAGE, UserError
 from dgc_repro.launch import environment, main
 from dgc_repro.launch import run as running
-from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.ranks import LOG_FILE, RunFailed, execute, held
 from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.launch.rules import PROCESS_BYTES, validate
@@ -171,11 +170,6 @@ def test_a_recipe_keeps_its_sizes_unless_a_scale_is_given(command: Command) -> N
     assert line.startswith("train.epochs: a whole number from 1, got 0")
     line = refused(command("recipe=gpt", "scale=quick"))
     assert line.startswith("dataset.reading: no such key; ")
-
-
-@pytest.mark.parametrize("name", main.COMMANDS)
-def test_every_command_has_help(name: str, command: Command) -> None:
-    assert command(name, "--help") == (0, [])
 
 
 def test_a_gpu_asked_for_where_there_is_none(
@@ -497,18 +491,6 @@ def test_a_closed_pipe_ends_the_output_quietly(flag: str, tmp_path: Path) -> Non
     )
     os.close(writer)
     assert ended.stderr == b""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_SECONDS + 20)
-def test_help_lists_the_groups_and_their_members(tmp_path: Path) -> None:
-    done = python("dgc_repro", "--help", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    for group in ("compressor", "policy", "launch"):
-        members = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        assert f" {group} {', '.join(members)} " in said.replace("*", "")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)

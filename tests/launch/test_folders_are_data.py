@@ -106,12 +106,10 @@ def test_a_tag_of_python_in_a_config_is_refused(tmp_path: Path, tag: str) -> Non
 
 
 @pytest.fixture
-def stopped(command: Callable[..., tuple[int, list[str]]], trained: list[Path]) -> Path:
+def stopped(finished: Callable[..., Path]) -> Path:
     """A run folder with a checkpoint, whose run has not finished."""
-    assert command(*CONTINUED)[0] == 0
-    (folder,) = trained
+    folder = finished(*CONTINUED)
     (folder / "summary.json").unlink()
-    trained.clear()
     return folder
 
 

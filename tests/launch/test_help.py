@@ -116,6 +116,9 @@ def test_the_first_page_fits_a_terminal_and_no_line_is_cut(page: Page) -> None:
     said = " ".join(" ".join(lines).split())
     for name, command in main.COMMANDS.items():
         assert f" {name} {command.about}" in said
+    for group in ("compressor", "policy", "launch"):
+        names = {path.stem for path in (conf_dir() / group).glob("*.yaml")}
+        assert f" {group} {', '.join(sorted(names))} " in said.replace("*", "")
 
 
 def test_a_member_is_described_before_and_after_the_flag(
