@@ -6,6 +6,7 @@ with ``--help``.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import logging
@@ -14,8 +15,9 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 # torch's store may warn of a rank that is lost, beside the one line that says so.
@@ -23,11 +25,13 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import hydra
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro.errors import UserError, full_disk, shown
+from dgc_repro.errors import DiskFull, UserError, full_disk, shown
+from dgc_repro.launch import torchrun
 from dgc_repro.launch.cli_args import refuse_extremes
-from dgc_repro.launch.overrides import in_one_line
+from dgc_repro.launch.overrides import check_overrides, in_one_line, key_of, sets, with_profiles
 from dgc_repro.launch.paths import (
     add_conf_dirs,
     composing,
@@ -44,10 +48,7 @@ from dgc_repro.launch.ranks import (
     RunStopped,
     inside_torchrun,
 )
-
-if TYPE_CHECKING:
-    from dgc_repro.launch.torchrun import Execute
-
+from dgc_repro.launch.torchrun import SWEEPS, Execute
 
 HELP = {"-h", "--help"}
 
@@ -101,8 +102,6 @@ def main() -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:  # the console script; python -m has it
         sys.path.append(os.getcwd())
     if inside_torchrun():
-        from dgc_repro.launch import torchrun
-
         torchrun.lead(lambda execute: answer(lambda: dispatch(execute)), COMMANDS)
     leave(answer(dispatch))
 
@@ -170,9 +169,80 @@ def dispatch(execute: Execute | None = None) -> None:
     if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])) and sys.argv[1] != SUBMITTED:
         known = GONE.get(sys.argv[1]) or f"there are: {', '.join(COMMANDS)}"
         raise UserError(f"{sys.argv[1]}: no such command; {known}")
-    from dgc_repro.launch.command_line import run
-
     run(execute)
+
+
+def run(execute: Execute | None) -> None:
+    """Have Hydra compose and run what a command line without a command says: one run, a sweep, or one of
+    Hydra's flags such as ``--cfg job``. ``execute``: what trains a run, where it is not `run_config`'s
+    choice."""
+    from dgc_repro.launch import sweep  # imports torch: seconds
+
+    if sys.argv[1:2] == [SUBMITTED]:
+        sweep.train_submitted(Path(*sys.argv[2:]), execute)
+        return
+    added, arguments = conf_dirs_apart(sys.argv[1:])
+    add_conf_dirs(added)
+    settings = [a for a in arguments if a[:1] == "~" or ("=" in a and a[:1] != "-")]
+    flags = [argument for argument in arguments if argument not in settings]
+    with composing():
+        check_overrides(settings)
+        _refuse_run_dir(settings)
+        settings = _with_own_sizes(with_profiles(settings))
+        if set(SWEEPS) & set(arguments):
+            settings = sweep.with_choices(settings)
+    sys.argv[1:] = [*settings, *flags]  # Hydra's parser wants settings in one piece
+
+    def task(config: DictConfig) -> float | list[float] | None:
+        return sweep.one_run(config, execute)
+
+    sweep.started.clear()
+    try:
+        with one_line_usage():
+            hydra.main(str(conf_dir()), "config", "1.3")(task)()
+    except Exception as error:
+        was_sweep = bool(sweep.started)
+        sweep.finish()
+        if was_sweep and not isinstance(error, UserError | RunFailed | DiskFull):
+            why = " ".join(str(error).split())
+            raise RunFailed(f"the sweep or search has no result ({why})") from error
+        raise
+    sweep.finish()
+
+
+def _with_own_sizes(settings: list[str]) -> list[str]:
+    """The settings, with ``scale=none`` for a recipe without a scale: the default would replace its sizes."""
+    chosen = [one for one in settings if key_of(one) == "recipe" and one != "recipe=none"]
+    return [*settings, "scale=none"] if chosen and not sets(settings, "scale") else settings
+
+
+def _refuse_run_dir(settings: Sequence[str]) -> None:
+    """Raise UserError for Hydra's folder of a run, where Hydra would make it and leave it empty."""
+    moves = any(one.lower().lstrip("+") == "hydra.job.chdir=true" for one in settings)
+    if sets(settings, "hydra.run.dir") and not moves:
+        raise UserError(
+            "hydra.run.dir: run folders lie below paths.runs; give paths.runs=<folder>, or add "
+            "hydra.job.chdir=true to work in hydra.run.dir"
+        )
+
+
+@contextlib.contextmanager
+def one_line_usage() -> Iterator[None]:
+    """Wrong flags are one line too: argparse, which reads them for Hydra, would print its whole usage."""
+
+    def refuse(parser: argparse.ArgumentParser, message: str) -> None:
+        raise UserError(f"{message}; python -m dgc_repro --help lists settings, --hydra-help flags")
+
+    before = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, UserError) or "--resolve" not in str(error):
+            raise
+        raise UserError(str(error)) from error
+    finally:
+        argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
 def answer(action: Callable[[], None]) -> int:

@@ -300,7 +300,7 @@ def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[s
 
 def _refuse_unread(given: Sequence[str]) -> None:
     """Refuse a key that ``+`` adds to the section `sink` and that no config file has. (Members of the group
-    have keys of their own, so that sections.py cannot know them.)"""
+    have keys of their own, so that settings.py cannot know them.)"""
 
     def names(keys: Iterable[str]) -> set[str]:
         return {key.split(".")[1] for key in keys if key.startswith("sink.")}

@@ -1,8 +1,8 @@
-"""A sweep: what is done around the runs of Hydra's ``--multirun``, whatever its launcher and sweeper are.
+"""What Hydra runs: one run, or a sweep (``--multirun``), whatever its launcher and sweeper are.
 
-All combinations are composed and validated before the first one trains. A run that fails is named and the
-others go on. At the end one table compares them, and a search (``hydra/sweeper=optuna``) names its best. A
-launcher may start the runs in other processes: each adds a line to ``<hydra.sweep.dir>/runs.jsonl``.
+All combinations of a sweep are composed and validated before the first one trains. A run that fails is named
+and the others go on. At the end one table compares them, and a search (``hydra/sweeper=optuna``) names its
+best. A launcher may start the runs in other processes: each adds a line to ``<hydra.sweep.dir>/runs.jsonl``.
 
 ``optimized_metric`` names the numbers of a finished run that a search optimizes. A name is a number of the
 last epoch, such as ``validation/accuracy_percent``. With ``@target`` behind it, it is that number at the end
@@ -17,20 +17,23 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dgc_repro.errors import UserError, writing
 from dgc_repro.exchange.clock import SPANS
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.launch import slurm
+from dgc_repro.launch import slurm, torchrun
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
+from dgc_repro.launch.main import answer, leave, say
 from dgc_repro.launch.mirror import sync_line
 from dgc_repro.launch.networks import named_network
 from dgc_repro.launch.overrides import (
@@ -43,10 +46,24 @@ from dgc_repro.launch.overrides import (
     sets,
 )
 from dgc_repro.launch.paths import is_group, writing_to
-from dgc_repro.launch.ranks import RunFailed, inside_torchrun
-from dgc_repro.launch.run import DEFAULT_COMPRESSOR, MISTAKES, Job, check, choices, expand, outcome
+from dgc_repro.launch.ranks import RunFailed, RunStopped, inside_torchrun
+from dgc_repro.launch.run import (
+    DEFAULT_COMPRESSOR,
+    MISTAKES,
+    Job,
+    check,
+    choices,
+    expand,
+    is_for_slurm,
+    outcome,
+    run_config,
+    train_in,
+)
 from dgc_repro.launch.settings import SLURM, component
+from dgc_repro.launch.torchrun import Execute
+from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.decisions import json_lines
+from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.train.stopping import Stopping
 
@@ -194,9 +211,7 @@ def _goals(hydra: DictConfig, names: Sequence[str]) -> list[str]:
     return goals
 
 
-def one_of_sweep(
-    config: DictConfig, given: list[str], run: Callable[[dict[str, Any], list[str]], Path]
-) -> float | list[float] | None:
+def one_of_sweep(config: DictConfig, given: list[str]) -> float | list[float] | None:
     """One run, in whatever process Hydra's launcher has started for it; returns the numbers to optimize.
     Raises UserError or RunFailed, after a line in the record."""
     hydra: Any = HydraConfig.get()
@@ -208,7 +223,7 @@ def one_of_sweep(
 
     def make() -> Path:
         plain = resolved(config)
-        folder = run(plain, given)
+        folder = run_config(plain, given)
         line["folder"] = str(folder.absolute())
         line[KEY] = measured(objectives(plain_value(config, KEY), plain), folder)
         return folder
@@ -307,6 +322,73 @@ def _for_a_sweep(line: str, given: Sequence[str], jobs: Sequence[Sequence[str]])
         f"{key}: {member} has no {setting}; make one sweep for each {group}, or sweep settings that all of "
         "them have"
     )
+
+
+class BeforeSweep(Callback):
+    """Hydra's callback (conf/config.yaml): a sweep is validated as a whole before its first run."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """A mistake ends the command here: SystemExit passes Hydra, which makes warnings of other errors. So
+        does a sweep that Slurm has taken."""
+        taken: list[bool] = []
+        code = answer(lambda: taken.append(start(config)))
+        if code or taken[0]:
+            leave(code)
+
+
+# -- what Hydra calls for each composed config --
+
+
+def one_run(config: DictConfig, execute: Execute | None = None) -> float | list[float] | None:
+    """What Hydra calls for each composed config; of a sweep, in whatever process its launcher has started."""
+    # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
+    hydra_config = HydraConfig.get()
+    given: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    given = with_compressor(given, hydra_config.runtime.choices)
+    if hydra_config.mode == RunMode.MULTIRUN:
+        try:
+            return one_of_sweep(config, given)
+        except RunStopped as stop:
+            leave(say(str(stop), 128 + stop.signal_number))
+
+    def run() -> None:
+        plain = resolved(config)
+        objectives(plain_value(config, KEY), plain)
+        report_run(plain, given, execute)
+
+    if code := answer(run):
+        leave(code)
+    return None
+
+
+def report_run(config: dict[str, Any], given: list[str], execute: Execute | None) -> None:
+    """Run, or submit, and say where the record lies."""
+    if is_for_slurm(config) and execute is None:
+        check(config, given)
+        done, failed = slurm.train([(config, given)])
+        for error in failed:
+            raise error
+        for folder in done:
+            report(folder)
+    else:
+        report(run_config(config, given, execute))
+
+
+def train_submitted(folder: Path, execute: Execute | None) -> None:
+    """In a job of ``launch=slurm``: train what the run folder says."""
+    config = read_config(folder)
+    if execute is not None:
+        torchrun.check_launch(config)
+    report(train_in(folder, config, execute))
+
+
+def report(folder: Path) -> None:
+    """Say what a finished run has sent, and where its record lies."""
+    if line := counted_line(folder):
+        print(line, flush=True)
+    if line := sync_line([folder]):
+        print(line, flush=True)
+    print(f"run folder: {folder}", flush=True)
 
 
 # -- the numbers that a search optimizes --

@@ -38,5 +38,5 @@ def test_neither_the_command_nor_the_ranks_of_a_training_import_them(tmp_path: P
     (log,) = tmp_path.glob("runs/*/launch.log")
     ranks = imported(log.read_text())
     assert ranks.count("torch") == ranks.count("dgc_repro.model.sizes") == 2
-    assert "dgc_repro.launch.command_line" in imported(done.stderr)
+    assert "dgc_repro.launch.sweep" in imported(done.stderr)
     assert HEAVY & roots([*ranks, *imported(done.stderr)]) == set()
