@@ -33,17 +33,16 @@ from dgc_repro.launch.paths import (
     add_conf_dirs,
     artifacts,
     composing,
-    conf_dirs,
     conf_dirs_apart,
     options,
     paper_members,
+    papers,
     writing_to,
 )
 from dgc_repro.launch.reproduce_help import KEYS
 from dgc_repro.launch.run import Job, expand
 from dgc_repro.launch.settings import check_seed
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
-from dgc_repro.names import papers_in
 from dgc_repro.paper import pool
 from dgc_repro.paper.publish import artifact_of, own_conf_of, publish
 from dgc_repro.paper.records import Run
@@ -211,8 +210,7 @@ def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
 def artifact_node(name: str) -> DictConfig:
     """Return what an artifact's file says, which may name strings of ``runs``. Without ``sizes`` it has three
     scales."""
-    papers = chain.from_iterable(papers_in(root).values() for root in conf_dirs())  # ours first
-    sections = next(found for found in papers if name in found.get("artifact", {}))
+    sections = next(found for found in papers() if name in found.get("artifact", {}))
     sizes: dict[str, Any] = {"quick": [], "small": [], "paper": []}
     own = {"sizes": sizes, **sections["artifact"][name]}
     node = OmegaConf.create({"runs": sections.get("runs", {}), "artifact": own})
