@@ -136,13 +136,13 @@ conformance: $(INSTALLED) ## compare the methods with their authors' code (CHECK
 	$(BIN)/python scripts/conformance.py $(if $(CHECKOUTS),--checkouts $(CHECKOUTS)) $(ARGS)
 
 # From a worktree of the commit, so that edits in this folder do not reach runs that are still to come.
-queue: $(INSTALLED) ## train what is missing of conf/queue.yaml, on one core, with the code of the last commit (ARGS="list=true": list it)
+queue: $(INSTALLED) ## train what is missing of conf/queue.yaml, on one core, with the code of the last commit (ARGS="plan=true": list it)
 	@place=.queue/$$(git rev-parse HEAD) && \
 	{ test -d $$place || git worktree add --quiet --detach $$place; } && \
-	cd $$place && $(CURDIR)/$(BIN)/python -m dgc_repro queue paths.runs=$(CURDIR)/runs $(ARGS)
+	cd $$place && $(CURDIR)/$(BIN)/python -m dgc_repro reproduce list=queue paths.runs=$(CURDIR)/runs $(ARGS)
 
 publish-queue: $(INSTALLED) ## (maintainers) publish what has finished of conf/queue.yaml in results/
-	$(BIN)/python -m dgc_repro queue publish=true $(ARGS)
+	$(BIN)/python -m dgc_repro reproduce list=queue publish=true $(ARGS)
 
 report: $(INSTALLED) ## rebuild all pages and figures of results/ into reproduced/published/
 	$(BIN)/python -m dgc_repro.paper $(ARGS)

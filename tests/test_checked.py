@@ -26,7 +26,7 @@ from dgc_repro.checked import (
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.launch.typed import made
+from dgc_repro.launch.overrides import made
 
 if TYPE_CHECKING:
     from decimal import Decimal

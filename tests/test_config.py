@@ -37,14 +37,15 @@ from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.dataset.cifar import Cifar
 from dgc_repro.dataset.prose import Prose
 from dgc_repro.errors import UserError
-from dgc_repro.launch import reproduce, sections
-from dgc_repro.launch.components import component
+from dgc_repro.launch import reproduction
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir, paper_members
-from dgc_repro.launch.reproduce import artifact_node, runs_of
+from dgc_repro.launch.reproduction import artifact_node, runs_of
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.single import scale_line
+from dgc_repro.launch.run import scale_line
+from dgc_repro.launch.settings import check as check_sections
+from dgc_repro.launch.settings import component
 from dgc_repro.launch.worker import make_sink
 from dgc_repro.names import papers_in, scale_of
 from dgc_repro.optimizer.muon import MatrixMethod
@@ -224,9 +225,9 @@ def test_lines_of_an_artifact_are_lists_in_lists_and_sweeps_below_what_they_begi
         {"small": [["seed=1", "seed=2,3"], {"x=1": ["y=1,2"], "x=2": "y=3"}], "quick": "seed=4"}
     )
     small = [*([f"seed={n}"] for n in (1, 2, 3)), ["x=1", "y=1"], ["x=1", "y=2"], ["x=2", "y=3"]]
-    assert reproduce._lines(sweeps, "small") == small
-    assert reproduce._lines(sweeps, "quick") == [["seed=4"]]
-    assert reproduce._lines(sweeps["quick"], "paper") == [["seed=4"]]
+    assert reproduction._lines(sweeps, "small") == small
+    assert reproduction._lines(sweeps, "quick") == [["seed=4"]]
+    assert reproduction._lines(sweeps["quick"], "paper") == [["seed=4"]]
 
 
 def test_a_scale_of_a_recipe_takes_its_sizes_from_the_yaml_files() -> None:
@@ -359,7 +360,7 @@ def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
 ) -> None:
     line = "experiment=lecture/large_batch optimizer.lr"
     artifact = {"sweeps": [f"{line}=0.1,0.3 seed=0", f"{line}=0.2"], "sizes": {"small": []}}
-    monkeypatch.setattr(reproduce, "artifact_node", lambda name: OmegaConf.create(artifact))
+    monkeypatch.setattr(reproduction, "artifact_node", lambda name: OmegaConf.create(artifact))
 
     def found(*given: str) -> list[tuple[int, float]]:
         jobs = runs_of("lecture/large_batch", ["scale=small", *given])
@@ -386,7 +387,7 @@ def test_the_runs_of_an_artifact_are_different_and_all_valid(artifact: str, scal
 
 def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> None:
     config = configured()
-    sections.check(config)
+    check_sections(config)
     train = {field.name for field in dataclasses.fields(settings.TrainSettings)}
     assert set(config["train"]) == train
     assert config["stopping"] == dataclasses.asdict(Stopping())

@@ -16,11 +16,11 @@ from tiny_run import configured
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.launch.rules import validate
+from dgc_repro.launch.settings import component
 from dgc_repro.names import defaults_of_component, papers_in
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS

@@ -14,8 +14,8 @@ import yaml
 from tiny_run import configured
 
 from dgc_repro.launch.identity import config_hash, is_same_run, run_folder
-from dgc_repro.launch.jobs import Job, published_run
-from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
+from dgc_repro.launch.reproduction import OPTIONAL_RUNS, runs_of
+from dgc_repro.launch.run import Job, published_run
 from dgc_repro.launch.study import kind_of
 from dgc_repro.names import GONE, with_current_names
 from dgc_repro.paper import pool

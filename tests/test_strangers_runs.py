@@ -397,7 +397,7 @@ WITH_OWN_WAYS = {
         "files of the system; a file that must be new",
     ),
     **dict.fromkeys(
-        ("launch/reproduce.py", "predict/calibrate.py"), "words of a command line, or YAML as text"
+        ("launch/reproduction.py", "predict/calibrate.py"), "words of a command line, or YAML as text"
     ),
     "launch/sweep.py": "the record of the user's own sweep",
     **dict.fromkeys(

@@ -298,7 +298,7 @@ def test_the_command_line_starts_without_what_only_some_runs_need(
     loaded = set(succeed(sys.executable, "-c", program, cwd=tmp_path, path=repository).split())
     assert "hydra" in loaded
     assert not loaded & {*OPTIONAL, *LATE, "torch", "pandas", "dgc_repro.predict"}
-    program = program.replace("main", "command_line", 1)
+    program = program.replace("main", "sweep", 1)
     loaded = set(succeed(sys.executable, "-c", program, cwd=tmp_path, path=repository).split())
     assert "torch" in loaded
     assert not loaded & {*OPTIONAL, *LATE}

@@ -22,8 +22,8 @@ from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import AfterBackward
 from dgc_repro.exchange.steps import PolicyProgress, Steps
 from dgc_repro.exchange.world import World
-from dgc_repro.launch.components import build_compressor, build_policy, unallocated
 from dgc_repro.launch.paths import options
+from dgc_repro.launch.settings import build_compressor, build_policy, unallocated
 
 STEPS = 2  # the last one is counted
 Config = Mapping[str, Any]

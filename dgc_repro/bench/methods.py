@@ -49,9 +49,9 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
-from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.environment import threads
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy
 from dgc_repro.study.compressing import wait_for
 
 NUM_VALUES = 44_549_160

@@ -20,10 +20,10 @@ from dgc_repro.exchange.hook import hook_of, wrap
 from dgc_repro.exchange.junction import AfterBackward, Junction, PerBucket
 from dgc_repro.exchange.world import World
 from dgc_repro.launch import rules
-from dgc_repro.launch.components import build_compressor, component
 from dgc_repro.launch.devices import computed_precision, emulated_bf16
 from dgc_repro.launch.environment import shortage
 from dgc_repro.launch.networks import modelled
+from dgc_repro.launch.settings import build_compressor, component
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.policy.interface import Plan

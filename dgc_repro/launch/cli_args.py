@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 
 from dgc_repro.checked import Count, Positive, kind_of, within
 from dgc_repro.errors import UserError
+from dgc_repro.launch.overrides import check_overrides, composed, nearest, sets
 from dgc_repro.launch.paths import members
-from dgc_repro.launch.typed import nearest
 
 Reader = Callable[[str, str], Any]
 Keys = Mapping[str, tuple[Reader, Any] | tuple[Reader, Any, str]]
@@ -60,8 +60,6 @@ def read(
             shown = [*keys, *["those of a run (--help)"] * bool(groups)]
             raise UserError(f"{key}: no such key; {nearest(key, [*keys, *groups], shown)}")
     if overrides:
-        from dgc_repro.launch.overrides import check_overrides  # imports torch: seconds
-
         check_overrides(overrides)
     return own, overrides
 
@@ -103,8 +101,6 @@ def in_columns(rows: Iterable[tuple[str, str]], wide: int) -> Iterator[str]:
 def full_size(overrides: Sequence[str]) -> list[str]:
     """With the model as wide as its own YAML has it, where neither the width nor a scale is given: the
     default scale, which trains in minutes, slims models."""
-    from dgc_repro.launch.overrides import composed, sets
-
     if sets(overrides, "model.width") or sets(overrides, "scale"):
         return list(overrides)
     target = composed(overrides)["model"]["_target_"]

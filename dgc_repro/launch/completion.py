@@ -24,15 +24,17 @@ def of_command(name: str, command: Command, words: Sequence[str]) -> list[str]:
     *before, begun = words
     named = [word for word in before if word and "=" not in word and not word.startswith("-")]
     found: list[str] = []
-    if name == "reproduce" and not named:
-        found += artifacts()
+    is_list = any(word.startswith("list=") for word in before)
+    if name == "reproduce" and not (named or is_list):
+        found += [*artifacts(), "list="]
     if name == "netlab" and not named:
         found.append("clean")
     if name in TAKE_FOLDERS:
         found += [f"{path}/" for path in _folders(begun)]
-    if name != "reproduce" or named:
+    if name != "reproduce" or named or is_list:
         given = {word.partition("=")[0] for word in before}
-        found += [key for key in own_keys(command) if key.rstrip("=") not in given]
+        keys = ["plan=", "publish="] if is_list else own_keys(command)
+        found += [key for key in keys if key.rstrip("=") not in given]
     return [one for one in found if one.startswith(begun)]
 
 

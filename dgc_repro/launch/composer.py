@@ -1,4 +1,4 @@
-"""Compose many configs that differ in values alone: the runs of an artifact or of a queue.
+"""Compose many configs that differ in values alone: the runs of an artifact or of a list.
 
 Hydra takes 0.1 s for a config. Here it composes each set of group choices (``model=lstm compressor=topk``)
 once; values (``optimizer.lr=0.1``), read by Hydra's parser, are then set in a copy of that. The result equals
@@ -34,7 +34,7 @@ from dgc_repro.checksums import Damaged, read_sealed, sealed
 from dgc_repro.errors import UserError
 from dgc_repro.files import MIB, parsed_json, replace
 from dgc_repro.kernel.native import cache_folders
-from dgc_repro.launch import networks, overrides, paths
+from dgc_repro.launch import overrides, paths
 from dgc_repro.launch.overrides import OF_SWEEPS, config_of, resolved, settled
 
 REFERENCE = re.compile(r"\$\{(\w[\w.]*)\}")
@@ -44,7 +44,7 @@ MOST_LEVELS = 16  # of references that lead to references
 MOST_FILES, MOST_BYTES = 4, 8 * MIB
 """Of the cache: the newest files are kept, and a larger one is not written."""
 NAME = "configs-{}.json"
-CODE = (names, networks, overrides, paths)
+CODE = (names, overrides, paths)
 """With this module, the code that a config depends on."""
 Bases = dict[str, dict[str, Any] | None]
 """By group choices, one a line, the config in plain containers with its interpolations; None where values

@@ -11,7 +11,7 @@ import torch
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import workers_here
-from dgc_repro.launch.sections import NETLAB
+from dgc_repro.launch.settings import NETLAB
 
 CPU_SCALES = ("quick", "small")
 """Scales that are made for CPU cores: where GPUs are fewer than workers, their runs stay on the CPU."""

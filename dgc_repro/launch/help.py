@@ -2,28 +2,33 @@
 
 ``--help compressor`` lists a group, ``--help compressor=topk`` (or ``compressor=topk --help``) the keys of
 one of its members, ``--help train`` a section with its keys. What a key means is in the docstring of the
-dataclass that has it (described.py), what a member is in the first comment of its file, and what a command
-does in `launch.main.COMMANDS`. Hydra has to be composing.
+dataclass that has it, what a member is in the first comment of its file, and what a command does in
+`launch.main.COMMANDS`. Hydra has to be composing.
+
+A docstring describes a field by its name and a colon, ``bits``: ..., up to the next field or paragraph.
+Fields that share a description stand together: ``beta1``, ``beta2``: ... A description that only names
+another place ("as in `Sparsifier`") is replaced by that of a base class.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import pkgutil
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.default_element import GroupDefault
 from omegaconf import OmegaConf
 
+from dgc_repro.checked import ANYTHING, kind_of_field
 from dgc_repro.errors import UserError
-from dgc_repro.launch import sections
+from dgc_repro.launch import settings
 from dgc_repro.launch.cli_args import WIDTH, in_columns
-from dgc_repro.launch.components import LOW_RANK
-from dgc_repro.launch.described import Described, described, title_of
-from dgc_repro.launch.overrides import config_of
+from dgc_repro.launch.overrides import config_of, nearest, nearest_key
 from dgc_repro.launch.paths import (
     OF_ALL_KEYS,
     conf_dir,
@@ -32,9 +37,13 @@ from dgc_repro.launch.paths import (
     is_group,
     options,
 )
-from dgc_repro.launch.typed import nearest, nearest_key
+from dgc_repro.launch.settings import LOW_RANK
 from dgc_repro.model.low_rank import LowRank
 
+ELSEWHERE = re.compile(r"(as in|see|as) (`|above)")
+END = re.compile(
+    r"\n\s*\n|\bState( of a matrix)?:|\bRaises \w+|\b(Its|The)\s+other\s+settings\b|\bReturns\b"
+)
 FIRST = """\
 dgc_repro: gradient compression, measured.
   python -m dgc_repro compressor=uniform compressor.bits=4     one run
@@ -47,6 +56,16 @@ compressor=topk. --cfg job prints a run's config; --hydra-help has more flags.""
 NOT_SHOWN = ("hydra", "paper", "policy_scale", "wandb")
 """Groups that nobody chooses from on the command line of a run."""
 KEY_WIDTH = 27
+
+
+class Described(NamedTuple):
+    """A setting: what it means, what it allows (empty: anything), and the only words that it may be."""
+
+    text: str
+    allowed: str = ""
+    choices: tuple[str, ...] = ()
+
+
 Keys = Mapping[str, tuple[Any, Described]]
 
 
@@ -60,12 +79,12 @@ def show(words: Sequence[str], commands: Mapping[str, str]) -> None:
 def keys_of(config: Mapping[str, Any]) -> dict[str, tuple[Any, Described]]:
     """Return the value and the description of each key of a run's config, by its dotted name."""
     found: dict[str, tuple[Any, Described]] = {}
-    top = described(sections.Top)
+    top = described(settings.Top)
     for name, node in config.items():
         if name in top:
             found[name] = node, top[name]
         elif isinstance(node, Mapping):
-            found |= _keys_below(node, name, sections.SECTIONS.get(name))
+            found |= _keys_below(node, name, settings.SECTIONS.get(name))
     return found
 
 
@@ -73,8 +92,8 @@ def _keys_below(
     node: Mapping[str, Any], place: str, cls: type | None = None
 ) -> dict[str, tuple[Any, Described]]:
     """The same for a part of a config. ``cls``: the dataclass of a part that is no component."""
-    if node.get("kind") == sections.SLURM:
-        cls = sections.Slurm
+    if node.get("kind") == settings.SLURM:
+        cls = settings.Slurm
     if "_target_" in node:
         cls = pkgutil.resolve_name(str(node["_target_"]))
     said = described(cls) if cls is not None else {}
@@ -103,12 +122,12 @@ def _first(commands: Mapping[str, str]) -> Iterator[str]:
         ((name, ", ".join(_members(name, usual.get(name)))) for name in groups), 16
     )
     config = plain_config()
-    own = {k: v for k, v in config.items() if k in sections.SECTIONS or not isinstance(v, Mapping)}
+    own = {k: v for k, v in config.items() if k in settings.SECTIONS or not isinstance(v, Mapping)}
     by_section: dict[str, dict[str, tuple[Any, Described]]] = {}
     for key, shown in keys_of(own).items():
         by_section.setdefault(key.partition(".")[0] if "." in key else "", {})[key] = shown
     for section in sorted(by_section):
-        title = _title(sections.SECTIONS.get(section, sections.Top))
+        title = _title(settings.SECTIONS.get(section, settings.Top))
         yield f"\n{section}: {title}" if section else f"\n{title}"
         for key, (value, said) in by_section[section].items():
             name = key.removeprefix(f"{section}.")
@@ -134,12 +153,12 @@ def _page(word: str) -> Iterator[str]:
         yield from _member(key, name)
     elif is_group(key):
         yield from _group(key)
-    elif key in sections.SECTIONS or "." in key or key in described(sections.Top):
+    elif key in settings.SECTIONS or "." in key or key in described(settings.Top):
         yield from _section(key, [word] if equals else [])
     else:
         groups = [group for group in config_loader().list_groups("") if group not in NOT_SHOWN]
         found = [group for group in groups if key in options(group)]
-        known = {*groups, *sections.SECTIONS, *(name for g in groups for name in options(g))}
+        known = {*groups, *settings.SECTIONS, *(name for g in groups for name in options(g))}
         if not found:
             likely = nearest(key, known, ["groups and sections in --help"])
             raise UserError(f"--help: {word} is no group, member, section or key; {likely}")
@@ -157,10 +176,10 @@ def _group(group: str) -> Iterator[str]:
     if group == "wrapper":
         yield "\nWrappers are chosen by wrap=[...], outermost first. Their keys:\n"
         yield from _described(_keys_below(plain_config()[group], group))
-    elif group in (*sections.SECTIONS, *sections.NAMES) and group not in OF_ALL_KEYS and usual:
+    elif group in (*settings.SECTIONS, *settings.NAMES) and group not in OF_ALL_KEYS and usual:
         yield f"\nKeys of {group}={usual} (--help {group}=<name> for another):\n"
         yield from _described(_of_section(plain_config(), group))
-    elif group in sections.SECTIONS:
+    elif group in settings.SECTIONS:
         yield ""
         yield from _described(_of_section(plain_config(), group))
     yield ""
@@ -175,7 +194,7 @@ def _member(group: str, name: str) -> Iterator[str]:
     if group == "wrapper":
         yield ""
         yield from _described(_keys_below(plain_config()[group][name], f"wrapper.{name}"))
-    elif group in sections.NAMES and group not in OF_ALL_KEYS:
+    elif group in settings.NAMES and group not in OF_ALL_KEYS:
         yield ""
         yield from _described(_of_section(plain_config(f"{group}={name}"), group))
         own = {} if _is_of_group(own, group) else {k: v for k, v in own.items() if k != group}
@@ -195,8 +214,8 @@ def _section(key: str, overrides: Sequence[str]) -> Iterator[str]:
         raise UserError(
             f"--help: {key} is no group, member, section or key; {nearest_key(key, found)}"
         )
-    if key in sections.SECTIONS:
-        yield f"{key}: {_title(sections.SECTIONS[key])}"
+    if key in settings.SECTIONS:
+        yield f"{key}: {_title(settings.SECTIONS[key])}"
         yield ""
     yield from _described(shown)
     yield ""
@@ -217,7 +236,7 @@ def _described(keys: Keys) -> Iterator[str]:
 
 
 def _of_section(config: Mapping[str, Any], name: str) -> dict[str, tuple[Any, Described]]:
-    return _keys_below(config[name], name, sections.SECTIONS.get(name))
+    return _keys_below(config[name], name, settings.SECTIONS.get(name))
 
 
 def plain_config(*overrides: str) -> dict[str, Any]:
@@ -283,7 +302,7 @@ def _stated(group: str, name: str) -> tuple[list[str], dict[str, Any]]:
 
 def _is_of_group(node: Mapping[str, Any], group: str) -> bool:
     """Whether a file has the keys of its own group at its top."""
-    return group not in node and not set(node) & {*sections.NAMES}
+    return group not in node and not set(node) & {*settings.NAMES}
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -303,3 +322,58 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping | list):
         return re.sub(r"\s+", "", str(yaml.safe_dump(value, default_flow_style=True, width=10**6)))
     return str(value)
+
+
+# -- what docstrings say of settings --
+
+
+def described(cls: type) -> dict[str, Described]:
+    """Return what the docstrings of a dataclass and of its bases say of its settings. A setting that none
+    describes has an empty text."""
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    texts: dict[str, str] = {}
+    for base in cls.__mro__:
+        for name, text in _entries(base.__dict__.get("__doc__") or "", names).items():
+            if not ELSEWHERE.match(text):
+                texts.setdefault(name, text)
+    found = {}
+    for name in names:
+        kind = kind_of_field(cls, name)
+        allowed = "" if kind.words == ANYTHING.words else kind.words
+        found[name] = Described(texts.get(name, ""), allowed, kind.choices)
+    return found
+
+
+def title_of(cls: type) -> str:
+    """Return the first sentence of a docstring; empty where it begins with a setting."""
+    text = " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    if next(iter(_starts(text, names)), (1, 0, ()))[0] == 0:
+        return ""
+    return re.split(r"(?<=[a-z)`])[.:] ", f"{text} ")[0].rstrip(". ")
+
+
+def _entries(doc: str, names: list[str]) -> dict[str, str]:
+    text = inspect.cleandoc(doc)
+    starts = _starts(text, names)
+    found: dict[str, str] = {}
+    ends = [*(start for start, *_ in starts[1:]), len(text)]
+    for (_, begin, own), end in zip(starts, ends[: len(starts)], strict=True):
+        said = END.split(text[begin:end])[0]
+        said = re.sub(r"\bNone\b", "null", said.replace("``", ""))  # as a config has it
+        said = " ".join(said.split()).rstrip(" ;.,")
+        for name in own:
+            found.setdefault(name, said)
+    return found
+
+
+def _starts(text: str, names: list[str]) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Of each description in a docstring, where its names and its text begin, and the names."""
+    if not names:
+        return []
+    one = rf"(?:``(?:{'|'.join(names)})``|\b(?:{'|'.join(names)})\b)"
+    entry = re.compile(rf"(?:^|(?<=[\n.;)] )|(?<=\n)|(?=``)){one}(?:(?:,| or|, or| and) {one})*:\s")
+    return [
+        (m.start(), m.end(), tuple(re.findall(r"\w+", re.sub(r"\b(or|and)\b", "", m[0]))))
+        for m in entry.finditer(text)
+    ]

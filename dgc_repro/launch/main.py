@@ -6,6 +6,7 @@ with ``--help``.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import logging
@@ -14,8 +15,9 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 # torch's store may warn of a rank that is lost, beside the one line that says so.
@@ -23,10 +25,13 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import hydra
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dgc_repro.errors import UserError, full_disk, shown
+from dgc_repro.errors import DiskFull, UserError, full_disk, shown
+from dgc_repro.launch import torchrun
 from dgc_repro.launch.cli_args import refuse_extremes
+from dgc_repro.launch.overrides import check_overrides, in_one_line, key_of, sets, with_profiles
 from dgc_repro.launch.paths import (
     add_conf_dirs,
     composing,
@@ -43,10 +48,7 @@ from dgc_repro.launch.ranks import (
     RunStopped,
     inside_torchrun,
 )
-
-if TYPE_CHECKING:
-    from dgc_repro.launch.torchrun import Execute
-
+from dgc_repro.launch.torchrun import SWEEPS, Execute
 
 HELP = {"-h", "--help"}
 
@@ -66,10 +68,6 @@ COMMANDS = {
         "dgc_repro.launch.reproduce:reproduce",
         "Make the runs and the page of a paper's table or figure.",
         of_a_run=True, help="dgc_repro.launch.reproduce_help:show",
-    ),
-    "queue": Command(
-        "dgc_repro.launch.queue:queue", "Train a list of reproductions, in order of priority.",
-        of_a_run=True,
     ),
     "compare": Command("dgc_repro.compare:main", "Compare your own runs: tables and a figure."),
     "recommend": Command(
@@ -91,6 +89,10 @@ COMMANDS = {
     "netlab": Command("dgc_repro.network.lab:command", "Remove labs that ended runs have left."),
 }  # fmt: skip
 """A command is imported when it is given: torch takes seconds."""
+GONE = {
+    "queue": "reproduce list=queue trains the list (plan=true for list=true, list=<file> for file=<file>)"
+}
+"""Commands of earlier versions, and what to type instead."""
 
 
 def main() -> None:
@@ -100,8 +102,6 @@ def main() -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:  # the console script; python -m has it
         sys.path.append(os.getcwd())
     if inside_torchrun():
-        from dgc_repro.launch import torchrun
-
         torchrun.lead(lambda execute: answer(lambda: dispatch(execute)), COMMANDS)
     leave(answer(dispatch))
 
@@ -139,11 +139,6 @@ def complete() -> None:
                 print(name)
     if sys.argv[0].endswith(".py"):  # python -m dgc_repro: shells complete by the name of a command
         sys.argv[0] = "dgc-repro"
-    _answer_of_hydra()
-
-
-def _answer_of_hydra() -> None:
-    """Have Hydra answer what needs no run."""
     use_user_configs()
     hydra.main(str(conf_dir()), "config", "1.3")(lambda config: None)()
 
@@ -172,10 +167,82 @@ def dispatch(execute: Execute | None = None) -> None:
             help.show(words, {name: command.about for name, command in COMMANDS.items()})
         return
     if re.fullmatch("[a-z][a-z-]+", "".join(sys.argv[1:2])) and sys.argv[1] != SUBMITTED:
-        raise UserError(f"{sys.argv[1]}: no such command; there are: {', '.join(COMMANDS)}")
-    from dgc_repro.launch.command_line import run
-
+        known = GONE.get(sys.argv[1]) or f"there are: {', '.join(COMMANDS)}"
+        raise UserError(f"{sys.argv[1]}: no such command; {known}")
     run(execute)
+
+
+def run(execute: Execute | None) -> None:
+    """Have Hydra compose and run what a command line without a command says: one run, a sweep, or one of
+    Hydra's flags such as ``--cfg job``. ``execute``: what trains a run, where it is not `run_config`'s
+    choice."""
+    from dgc_repro.launch import sweep  # imports torch: seconds
+
+    if sys.argv[1:2] == [SUBMITTED]:
+        sweep.train_submitted(Path(*sys.argv[2:]), execute)
+        return
+    added, arguments = conf_dirs_apart(sys.argv[1:])
+    add_conf_dirs(added)
+    settings = [a for a in arguments if a[:1] == "~" or ("=" in a and a[:1] != "-")]
+    flags = [argument for argument in arguments if argument not in settings]
+    with composing():
+        check_overrides(settings)
+        _refuse_run_dir(settings)
+        settings = _with_own_sizes(with_profiles(settings))
+        if set(SWEEPS) & set(arguments):
+            settings = sweep.with_choices(settings)
+    sys.argv[1:] = [*settings, *flags]  # Hydra's parser wants settings in one piece
+
+    def task(config: DictConfig) -> float | list[float] | None:
+        return sweep.one_run(config, execute)
+
+    sweep.started.clear()
+    try:
+        with one_line_usage():
+            hydra.main(str(conf_dir()), "config", "1.3")(task)()
+    except Exception as error:
+        was_sweep = bool(sweep.started)
+        sweep.finish()
+        if was_sweep and not isinstance(error, UserError | RunFailed | DiskFull):
+            why = " ".join(str(error).split())
+            raise RunFailed(f"the sweep or search has no result ({why})") from error
+        raise
+    sweep.finish()
+
+
+def _with_own_sizes(settings: list[str]) -> list[str]:
+    """The settings, with ``scale=none`` for a recipe without a scale: the default would replace its sizes."""
+    chosen = [one for one in settings if key_of(one) == "recipe" and one != "recipe=none"]
+    return [*settings, "scale=none"] if chosen and not sets(settings, "scale") else settings
+
+
+def _refuse_run_dir(settings: Sequence[str]) -> None:
+    """Raise UserError for Hydra's folder of a run, where Hydra would make it and leave it empty."""
+    moves = any(one.lower().lstrip("+") == "hydra.job.chdir=true" for one in settings)
+    if sets(settings, "hydra.run.dir") and not moves:
+        raise UserError(
+            "hydra.run.dir: run folders lie below paths.runs; give paths.runs=<folder>, or add "
+            "hydra.job.chdir=true to work in hydra.run.dir"
+        )
+
+
+@contextlib.contextmanager
+def one_line_usage() -> Iterator[None]:
+    """Wrong flags are one line too: argparse, which reads them for Hydra, would print its whole usage."""
+
+    def refuse(parser: argparse.ArgumentParser, message: str) -> None:
+        raise UserError(f"{message}; python -m dgc_repro --help lists settings, --hydra-help flags")
+
+    before = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, UserError) or "--resolve" not in str(error):
+            raise
+        raise UserError(str(error)) from error
+    finally:
+        argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
 def answer(action: Callable[[], None]) -> int:
@@ -201,8 +268,6 @@ def in_words(error: BaseException) -> tuple[str, int] | None:
         case UserError():
             return str(error), USER_ERROR
         case HydraException() | OmegaConfBaseException():
-            from dgc_repro.launch.overrides import in_one_line  # imports torch: seconds
-
             return in_one_line(error), USER_ERROR
         case PermissionError():
             where = f"no permission to write {error.filename}"

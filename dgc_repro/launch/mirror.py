@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import component
 from dgc_repro.launch.overrides import apart, check_overrides, composed
 from dgc_repro.launch.ranks import RunFailed
+from dgc_repro.launch.settings import component
 from dgc_repro.paper.records import is_finished, read_run
 from dgc_repro.sink.interface import RunInfo
 from dgc_repro.sink.wandb import Wandb

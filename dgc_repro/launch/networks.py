@@ -1,29 +1,25 @@
-"""The network that a config names, as costs of collectives; and networks in files: ``network=<name>`` of
-conf/network, ``network=<path>.yaml``, or a name that ``calibrate`` has written under
-``<paths.runs>/networks/``."""
+"""The network of a run: what its collectives cost by the model, or a lab of shaped links (``launch=netlab``).
+
+In a lab each rank has a network namespace of its own. launch/ranks.py starts, waits for and stops the ranks.
+Rank 0 hosts the store, because nothing outside can reach a lab, and changes rates that change during the run
+(`Schedule`).
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-
-from dgc_repro import files
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.collective import Cost
-from dgc_repro.launch.components import component
-from dgc_repro.launch.paths import PROVIDER, option, options
-from dgc_repro.launch.typed import nearest
+from dgc_repro.launch.settings import NETLAB, component
 from dgc_repro.network.cost import Costs
+from dgc_repro.network.lab import Lab, check_rates, links_here
 from dgc_repro.network.profile import Network
+from dgc_repro.network.units import seconds
+from dgc_repro.train.meter import Meter
 
 Config = Mapping[str, Any]
-KEY = "network="
-TARGET = "_target_"
-FOLDER = "networks"
 
 
 def network_of(config: Config) -> Network:
@@ -57,62 +53,57 @@ def modelled(config: Config, step: Callable[[], int]) -> Cost | None:
     changes = (0, *(since for since, _ in network.changes()))
     by_rate = {since: costs(network, workers, since) for since in changes}
 
-    def seconds(collective: str, payload_bytes: int) -> float:
+    def cost(collective: str, payload_bytes: int) -> float:
         since = max(since for since in by_rate if since <= step())
         return by_rate[since].seconds(collective, scale * payload_bytes)
 
-    return seconds
+    return cost
 
 
-def with_profiles(overrides: Sequence[str]) -> list[str]:
-    """The overrides, with a file of ``network=<file>`` as a member of the group. Raises UserError."""
-    runs = [Path(o.partition("=")[2]) for o in overrides if o.startswith("paths.runs=")]
-    found = []
-    for override in overrides:
-        chosen = override.removeprefix(KEY)
-        if chosen == override or set("([{'") & set(chosen):  # another key, or what only Hydra reads
-            found.append(override)
-            continue
-        paths = {name: _file(name, (runs or [Path("runs")])[-1]) for name in chosen.split(",")}
-        members = [name if path is None else _member(path) for name, path in paths.items()]
-        found.append(KEY + ",".join(members))
-    return found
-
-
-def read_profile(path: Path) -> dict[str, Any]:
-    """A profile's settings, checked. Raises UserError."""
+def rates_of(network: Network, workers: int) -> list[float]:
+    """Rates of a lab, the schedule's checked too. Raises UserError."""
     try:
-        written = files.parsed_yaml(files.text(path.resolve()))
-    except OSError as error:
-        raise UserError(f"network: cannot read {path} ({error.strerror})") from error
+        field = "rate" if network.rates is None else "rates"
+        check_rates("schedule", [rate for _, rate in network.changes()] or [1e9])
+        return check_rates(field, network.worker_rates(workers))
     except ValueError as error:
-        raise UserError(f"network: {path} is no YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(written, dict):
-        raise UserError(f"network: {path} holds no profile; write one as conf/network/*.yaml are")
-    settings = {key: value for key, value in written.items() if key != TARGET}
-    component({TARGET: "dgc_repro.network.profile.Network", **settings}, "network")
-    return settings
+        raise UserError(f"network.{error}") from error
 
 
-def _file(chosen: str, runs: Path) -> Path | None:
-    """The file that is meant; None for a member of conf/network."""
-    known = options("network")
-    if chosen in known or not chosen:
-        return None
-    if chosen.endswith((".yaml", ".yml")):
-        if not Path(chosen).is_file():
-            raise UserError(f"network: no file {chosen}; python -m dgc_repro calibrate writes one")
-        return Path(chosen)
-    path = runs / FOLDER / f"{chosen}.yaml"
-    if path.is_file():
-        return path
-    own = sorted(path.stem for path in (runs / FOLDER).glob("*.yaml"))
-    raise UserError(f"network: no {chosen!r}; {nearest(chosen, [*known, *own])}")
+def lab_of(config: Config) -> Lab:
+    """Make the lab of a run. Raises UserError."""
+    network = network_of(config)
+    rates = rates_of(network, config["launch"]["workers"])
+    if config["dataset"].get("root", "") is None:
+        component(config["dataset"], "dataset").load()  # a lab has no way out for a download
+    return Lab(rates, seconds("latency", network.latency), network.loss)
 
 
-def _member(path: Path) -> str:
-    """The name under which Hydra finds the file's settings from now on."""
-    name = re.sub(r"[^A-Za-z0-9]", "_", str(path))
-    settings = option("network", "none") | read_profile(path)
-    ConfigStore.instance().store(name, settings, "network", provider=PROVIDER)
-    return name
+class Schedule:
+    """The rates of ``network.schedule``: all ranks call `before` before each step, wait at a barrier, rank 0
+    changes the rates of all links, and the ranks go on after a second barrier. So a rate holds from exactly
+    its step on. Outside a lab nothing happens."""
+
+    def __init__(
+        self, config: Config, rank: int, barrier: Callable[[], None], meter: Meter
+    ) -> None:
+        """``meter``: stopped while rates change, since their barriers belong to no exchange."""
+        in_a_lab = config["launch"]["kind"] == NETLAB
+        self.changes = dict(network_of(config).changes()) if in_a_lab else {}
+        self._links = links_here() if self.changes and rank == 0 else None
+        self._barrier = barrier
+        self._meter = meter
+
+    def before(self, step: int, *, first: bool = False) -> None:
+        """``first``: of this process, which may go on from a checkpoint behind a change."""
+        passed = [since for since in self.changes if since <= step]
+        if not passed or (step not in passed and not first):
+            return
+        if not first:  # then nothing has been started
+            self._meter.stop()
+        self._barrier()
+        if self._links is not None:
+            self._links.set_rates([self.changes[max(passed)]] * len(self._links.rates))
+        self._barrier()
+        if not first:
+            self._meter.start()

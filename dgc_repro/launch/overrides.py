@@ -1,26 +1,43 @@
-"""What Hydra takes for granted of overrides, checked before it composes anything."""
+"""Overrides and settings: what Hydra takes for granted of overrides, checked before it composes anything, and
+settings of a config to the dataclass that they are for. Messages name the config's key. Needs no torch.
+
+``network=<name>`` names a member of conf/network, a file ``<path>.yaml``, or a file that ``calibrate`` has
+written under ``<paths.runs>/networks/``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hydra import compose
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep, ValueType
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
+from dgc_repro import files
+from dgc_repro.checked import refuse
 from dgc_repro.errors import UserError
-from dgc_repro.launch.networks import with_profiles
-from dgc_repro.launch.paths import composing, config_loader, flat_keys, is_group, options
-from dgc_repro.launch.typed import made, nearest, nearest_key
-from dgc_repro.model.low_rank import LowRank
+from dgc_repro.launch.paths import (
+    PROVIDER,
+    composing,
+    config_loader,
+    flat_keys,
+    is_group,
+    option,
+    options,
+)
 from dgc_repro.names import renamed
+from dgc_repro.network.profile import Network
 
+T = TypeVar("T")
 NOT_KEYS = ("hydra", "paper", "queue", "wandb")
 """Files and groups of configs whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
@@ -30,6 +47,67 @@ EXTRAS = {
     **dict.fromkeys(("submitit_local", "submitit_slurm"), "slurm"),
 }
 """By the name of a Hydra plugin, the extra that installs it."""
+TARGET = "_target_"
+NETWORK, NETWORKS = "network=", "networks"
+"""The override that chooses a network, and the folder below paths.runs with files of networks."""
+
+
+# -- settings --
+
+
+def nearest(name: str, known: Iterable[str], shown: Sequence[str] | None = None) -> str:
+    """A clause that names the likeliest intended name; without one, all of them or those that are
+    ``shown``."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"there are: {', '.join(choices if shown is None else shown) or 'none'}"
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str:
+    """A clause that names the likeliest intended one of many keys, or the three that are most like it."""
+    choices = sorted(known)
+    alike = difflib.get_close_matches(key, choices, n=3, cutoff=0) or choices[:3]
+    if difflib.get_close_matches(key, alike, cutoff=0.6):
+        return f"did you mean {alike[0]}?"
+    return f"the nearest keys are {', '.join(alike)}; --help lists all"
+
+
+def mapping(node: Any, place: str) -> Mapping[str, Any]:
+    """The node, if it has settings by name. Raises UserError otherwise."""
+    if not isinstance(node, Mapping):
+        raise UserError(
+            f"{place}: has settings by name ({place}.<key>=<value>), got {node!r} in their place"
+        )
+    return node
+
+
+def made(factory: type[T], node: Any, place: str) -> T:
+    """The dataclass with the settings of a node. Raises UserError naming the key that is wrong."""
+    settings = mapping(node, place)
+    fields = {field.name: field for field in dataclasses.fields(factory) if field.init}  # type: ignore[arg-type]
+    for name in settings:
+        if name not in fields:
+            likely = renamed(f"{place}.{name}") or nearest(str(name), fields)
+            raise UserError(f"{place}.{name}: no such key; {likely}")
+    for name, field in fields.items():
+        has_default = not field.default is field.default_factory is dataclasses.MISSING
+        if name not in settings and not has_default:
+            raise UserError(f"{place}.{name}: has no value; give one")
+    try:
+        refuse(factory, settings)  # a user's own dataclass may not check itself (checked.py)
+        return factory(**settings)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{place}.{error}") from error
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{place}: these settings do not work together ({text})") from error
+
+
+# -- overrides --
 
 
 def config_of(overrides: Sequence[str]) -> DictConfig:
@@ -49,8 +127,10 @@ def settled(plain: dict[str, Any]) -> dict[str, Any]:
     model = plain.get("model")
     low_rank = model.get("low_rank") if isinstance(model, dict) else None
     if isinstance(low_rank, dict) and low_rank.get("from_epoch") is None:
+        from dgc_repro.model.low_rank import LowRank  # imports torch: seconds
+
         off = made(LowRank, low_rank, "model.low_rank")
-        for field in fields(LowRank):
+        for field in dataclasses.fields(LowRank):
             if getattr(off, field.name) != field.default:
                 raise UserError(
                     f"model.low_rank.{field.name}: does nothing without model.low_rank.from_epoch; give it, "
@@ -180,3 +260,60 @@ def _keys_by_member(loader: Any, group: str = "") -> Iterator[tuple[str, set[str
 def known_keys() -> list[str]:
     """All dotted keys of the default config and of every group member."""
     return sorted(set().union(*(keys for _, keys in _keys_by_member(config_loader()))))
+
+
+# -- networks in files --
+
+
+def with_profiles(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with a file of ``network=<file>`` as a member of the group. Raises UserError."""
+    runs = [Path(o.partition("=")[2]) for o in overrides if o.startswith("paths.runs=")]
+    found = []
+    for override in overrides:
+        chosen = override.removeprefix(NETWORK)
+        if chosen == override or set("([{'") & set(chosen):  # another key, or what only Hydra reads
+            found.append(override)
+            continue
+        paths = {name: _file(name, (runs or [Path("runs")])[-1]) for name in chosen.split(",")}
+        members = [name if path is None else _member(path) for name, path in paths.items()]
+        found.append(NETWORK + ",".join(members))
+    return found
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """A profile's settings, checked. Raises UserError."""
+    try:
+        written = files.parsed_yaml(files.text(path.resolve()))
+    except OSError as error:
+        raise UserError(f"network: cannot read {path} ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"network: {path} is no YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(written, dict):
+        raise UserError(f"network: {path} holds no profile; write one as conf/network/*.yaml are")
+    settings = {key: value for key, value in written.items() if key != TARGET}
+    made(Network, settings, "network")
+    return settings
+
+
+def _file(chosen: str, runs: Path) -> Path | None:
+    """The file that is meant; None for a member of conf/network."""
+    known = options("network")
+    if chosen in known or not chosen:
+        return None
+    if chosen.endswith((".yaml", ".yml")):
+        if not Path(chosen).is_file():
+            raise UserError(f"network: no file {chosen}; python -m dgc_repro calibrate writes one")
+        return Path(chosen)
+    path = runs / NETWORKS / f"{chosen}.yaml"
+    if path.is_file():
+        return path
+    own = sorted(path.stem for path in (runs / NETWORKS).glob("*.yaml"))
+    raise UserError(f"network: no {chosen!r}; {nearest(chosen, [*known, *own])}")
+
+
+def _member(path: Path) -> str:
+    """The name under which Hydra finds the file's settings from now on."""
+    name = re.sub(r"[^A-Za-z0-9]", "_", str(path))
+    settings = option("network", "none") | read_profile(path)
+    ConfigStore.instance().store(name, settings, "network", provider=PROVIDER)
+    return name

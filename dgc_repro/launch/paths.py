@@ -71,20 +71,19 @@ def _members(sections: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
             yield from ((f"{group}/{member}", node) for member, node in members.items())
 
 
+def papers() -> list[dict[str, Any]]:
+    """The sections of all files of papers, ours first."""
+    return [sections for root in conf_dirs() for sections in papers_in(root).values()]
+
+
 def paper_members() -> dict[str, dict[str, Any]]:
     """The members of groups in all files of papers, each by its path such as ``experiment/gravac/lstm``."""
-    return {
-        member: node
-        for root in conf_dirs()
-        for sections in papers_in(root).values()
-        for member, node in _members(sections)
-    }
+    return {member: node for sections in papers() for member, node in _members(sections)}
 
 
 def artifacts() -> list[str]:
     """All ``<paper>/<artifact>`` there are."""
-    papers = (sections for root in conf_dirs() for sections in papers_in(root).values())
-    return sorted({name for sections in papers for name in sections.get("artifact", {})})
+    return sorted({name for sections in papers() for name in sections.get("artifact", {})})
 
 
 def _of_papers() -> list[Path]:

@@ -298,7 +298,7 @@ def execute(config: Mapping[str, Any], folder: Path, *, apart: bool = False) -> 
         if kind == "simulated":
             started = Ranks(folder, here.log, 1, lock=here.lock)
         elif kind == "netlab":
-            from dgc_repro.launch.netlab import lab_of
+            from dgc_repro.launch.networks import lab_of
 
             lab = stack.enter_context(lab_of(config))
             started = Ranks(folder, here.log, workers, lab=lab, lock=here.lock)

@@ -3,165 +3,75 @@
 The page goes to ``paths.reproduced``, which git ignores, or with ``publish=true``, a maintainer's setting, to
 ``paths.results``. Finished runs are found by their settings and not made again. With ``published=true`` a run
 that is not in runs/ is taken from the published ones; otherwise it is made, so that every printed number was
-measured here. ``roots.<dataset>=<folder>`` names the folder of a data set. ``share=2/3`` makes the second,
-fifth, ... run and no page: several machines then share the runs of an artifact.
+measured here. ``share=2/3`` makes the second, fifth, ... run and no page: several machines then share the
+runs of an artifact.
 
-``artifact`` in ``conf/paper/<paper>.yaml`` lists the runs (docs/adding-a-paper.md), seeds outermost, so that
-every row has one number early. A run is trained, or computed (launch/study.py): with ``study`` each part is a
-component, overridden by ``study.<part>.<key>=...``; with ``measure`` each line is measured, and
-``measure.<key>=...`` overrides how.
+``reproduce list=<file>`` trains what is missing of a list of artifacts, one run after another on one core;
+conf/queue.yaml describes the file. A run that is finished or published is not trained again, and a run of
+several entries is trained once. Within an entry all runs of a seed come before those of the next seed, dense
+training first, so that an unfinished entry can be compared. A run that fails is named, and the others go on.
+A run that another process trains is left to it, so that several commands can share ``paths.runs``, one a
+core. The same command continues after any stop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pkgutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from itertools import chain
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from dgc_repro.errors import DiskFull, UserError
-from dgc_repro.launch.cli_args import some_text
-from dgc_repro.launch.composer import Composer
-from dgc_repro.launch.devices import few_gpus, simulates_on_gpu, visible_gpus
+from dgc_repro import files
+from dgc_repro.checked import Positive, checked
+from dgc_repro.errors import UserError
+from dgc_repro.launch.cli_args import read
+from dgc_repro.launch.devices import choose_device, emulated_bf16
+from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, code_has_changed
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.jobs import Job, check_rows, expand, finished, published_run
-from dgc_repro.launch.mirror import mirror_of
-from dgc_repro.launch.overrides import apart, check_overrides, key_of, resolved, sets
-from dgc_repro.launch.paths import (
-    FAMILY,
-    add_conf_dirs,
-    artifacts,
-    composing,
-    conf_dirs,
-    conf_dirs_apart,
-    options,
-    paper_members,
-    writing_to,
+from dgc_repro.launch.overrides import in_one_line, made, nearest
+from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
+from dgc_repro.launch.ranks import RunFailed, RunHeld
+from dgc_repro.launch.reproduce_help import KEYS, LIST, LIST_KEYS
+from dgc_repro.launch.reproduction import DEVICE, PLAN, ROOTS, SHARE, Reproduction, prepared
+from dgc_repro.launch.run import (
+    MISTAKES,
+    Job,
+    check_rows,
+    complete,
+    finished,
+    is_done,
+    outcome,
+    published_run,
+    run_config,
+    summary_of,
 )
-from dgc_repro.launch.reproduce_help import KEYS
-from dgc_repro.launch.sections import check_seed
-from dgc_repro.launch.single import is_done, run_config
-from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
-from dgc_repro.launch.typed import nearest
-from dgc_repro.names import papers_in, published_in
-from dgc_repro.paper import pool
-from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import (
-    artifact_of,
-    other_scales,
-    own_conf_of,
-    page_of,
-    publish,
-)
-from dgc_repro.paper.records import Run
+from dgc_repro.launch.worker import CPU_SECONDS
+from dgc_repro.names import published_in
+from dgc_repro.paper import index
+from dgc_repro.paper.page import console_of_width, grid, show
+from dgc_repro.paper.publish import is_published, other_scales, page_of, published, run_ids
 from dgc_repro.progress import TimeLeft
-from dgc_repro.sink.wandb import Wandb
 
-SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
-SIZED_KEYS = {"exchange": ("unit", "overlap", "aggregation"), "launch": ("workers",)}
-WITHOUT_SIZE = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
-CUSTOM = "custom"
-ROOTS, SEEDS, SHARE = "roots", "scale.seeds", "share"
-PLAN, DEVICE = "plan", "device"
 SHOW_PLAN = (
     "dgc_repro.predict.plan:show"  # above this package, as the other commands of launch/main.py
 )
-SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
-OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """What a command line of `reproduce` asks for, composed. Nothing is trained yet.
-
-    own       settings of `reproduce` itself: publish, published, share
-    jobs      its runs, seeds outermost
-    optional  runs that its page uses where they are finished
-    mirror    where the page is uploaded, None for nowhere
-    note      a line for the user on where its runs are trained, else empty
-    """
-
-    name: str
-    own: dict[str, Any]
-    jobs: list[Job]
-    optional: list[Job]
-    mirror: Wandb | None
-    note: str = ""
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether its runs are trained, and not computed."""
-        return kind_of(self.jobs[0].config) is None
-
-    @property
-    def scale(self) -> str:
-        """The scale of the page; ``custom`` where sizes depart from it."""
-        return str(self.jobs[0].config["scale"]["name"])
-
-    def target(self, is_published: bool) -> Path:
-        """Return the root of the page's folder. Raises UserError where it cannot be written, for a full disk
-        too, and for a damaged pool there, before hours of training."""
-        key = "results" if is_published else "reproduced"
-        root = Path(self.jobs[0].config["paths"][key])
-        try:
-            with writing_to(f"paths.{key}", root):
-                root.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=root):
-                    pass
-        except DiskFull as error:
-            raise UserError(f"paths.{key}: {error}, or give another folder") from error
-        place = root / self.name.partition("/")[0] / self.scale
-        pool.configs(place)
-        pool.records(place)
-        return root
-
-    def publish(self, runs: Sequence[Run], root: Path) -> Path:
-        """Write the page of these runs; its folder."""
-        paper, _, artifact = self.name.partition("/")
-        return publish(runs, paper, artifact, self.scale, root)
-
-
-def prepared(arguments: Sequence[str]) -> Reproduction:
-    """Return the reproduction of a command line. Raises UserError for whatever is wrong with it."""
-    name, *given = _with_conf_dirs(arguments) or [""]
-    if name not in (known := artifacts()):
-        raise UserError(f"reproduce: no artifact {name!r}; {nearest(name, known)}")
-    check_overrides(given)
-    own, given = _own_settings(given)
-    _refuse_sweeps(given)
-    mirror = mirror_of(given)
-    jobs, optional = _runs(name, given)
-    if kind_of(jobs[0].config) is None:
-        optional += runs_of(name, given, OPTIONAL_RUNS)
-    part, parts = own.get(SHARE, (1, 1))
-    if parts > len(jobs):
-        raise UserError(f"{SHARE}: at most {len(jobs)} shares of {len(jobs)} runs, got {parts}")
-    if parts > 1 and own.get("publish"):
-        raise UserError("publish: a share has no page to publish; give it without share")
-    jobs = jobs[part - 1 :: parts]
-    paper, _, artifact = name.partition("/")
-    page = artifact_of(paper, artifact).page
-    if require_rows := getattr(page, "require_rows", None):  # of a page that is data
-        require_rows(job.row for job in jobs)
-    configs = [job.config for job in (*jobs, *optional)]
-    _set_roots(name, configs, own, given)
-    chosen = sets(given, "launch") or sets(given, "launch.kind")
-    note = "" if chosen else _simulate_on_gpu(configs)
-    return Reproduction(name, own, jobs, optional, mirror, note)
+NICENESS = 10  # low, but not starved by a busy machine, as 19 is
+MOST_NAMED = 5  # failed runs in the last line
+GROUPS = ("paths", ROOTS, "sink")
+"""Overrides for all entries of a list: settings that change no number."""
 
 
 def reproduce(arguments: Sequence[str]) -> None:
-    """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
+    """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``); or
+    ``list=<file>``. Raises UserError, RunFailed and RunStopped."""
+    if any(argument.startswith(f"{LIST}=") for argument in arguments):
+        reproduce_list(arguments)
+        return
     asked = prepared(arguments)
     if asked.own.get(PLAN):
         pkgutil.resolve_name(SHOW_PLAN)(asked, asked.own.get(DEVICE))
@@ -195,8 +105,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     if asked.is_trained and (more := sorted({run.seed for run in found} - listed - {*stated})):
         print(f'the page has finished seeds {more} too ("scale.seeds={stated}" leaves them out)')
     written = asked.publish(found, target)
-    published = published_in(jobs[0].config["paths"]["results"])
-    others = other_scales(written, published)
+    others = other_scales(written, published_in(jobs[0].config["paths"]["results"]))
     show(page_of(written), console_of_width(), written, others)
     if asked.mirror is not None:
         page = f"{name.replace('/', '-')}-{asked.scale}"
@@ -204,251 +113,262 @@ def reproduce(arguments: Sequence[str]) -> None:
         asked.mirror.log_page(written, place, page, {"runs": [run.id for run in found]})
 
 
-def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
-    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``."""
+# -- a list of artifacts ---------------------------------------------------------------------------
+
+
+@checked
+class Entry:
+    """An entry of the list, as conf/queue.yaml describes it."""
+
+    run: str
+    minutes: Positive
+    rows: Annotated[Sequence[str], "patterns, as ['*.dense']"] = ("*",)
+    why: str = ""
+
+
+@dataclass
+class Part:
+    """The work of an entry. ``jobs``: its runs in order, by the names of their folders, without those of
+    earlier entries; ``left``: the names of those to train; ``spent``: core-minutes of those that are done."""
+
+    entry: Entry
+    asked: Reproduction
+    jobs: dict[str, Job]
+    left: set[str] = field(default_factory=set)
+    spent: list[float] = field(default_factory=list)
+
+    def add(self, summary: Mapping[str, Any]) -> str:
+        """Count a finished run; what it took, in words."""
+        if CPU_SECONDS not in summary:  # a record of an older version
+            return "finished"
+        self.spent.append(summary[CPU_SECONDS] / 60)
+        return f"{self.spent[-1]:.1f} core-minutes"
+
+    @property
+    def minutes(self) -> float:
+        """Core-minutes of a run: the mean of those that are done, else what the list expects."""
+        return sum(self.spent) / len(self.spent) if self.spent else self.entry.minutes
+
+    @property
+    def hours_left(self) -> float:
+        """Core-hours of the runs that are left."""
+        return len(self.left) * self.minutes / 60
+
+
+def reproduce_list(arguments: Sequence[str]) -> None:
+    """``arguments``: `LIST_KEYS`, and overrides for all entries (`GROUPS`)."""
     added, others = conf_dirs_apart(arguments)
-    own = own_conf_of(others[0].partition("/")[0]) if others else None
-    add_conf_dirs([*added, *([own] if own else [])])
-    return others
-
-
-def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Settings of `reproduce` itself by key, and the other overrides. Raises UserError for a wrong value."""
-    roots = dict.fromkeys([f"{ROOTS}.{data}" for data in options("dataset")], some_text)
-    readers = {key: reader for key, (reader, *_) in KEYS.items()} | roots
-    own: dict[str, Any] = {}
-    others = []
-    for override in given:
-        key, _, text = override.lstrip("+").partition("=")
-        if key in readers:
-            own[key] = readers[key](key, text)
-        elif key.startswith(f"{ROOTS}."):
-            raise UserError(f"{key}: no such data set; {nearest(key, list(roots))}")
-        else:
-            others.append(override)
-    if DEVICE in own and not own.get(PLAN):
-        raise UserError(f"{DEVICE}: needs plan=true; the runs themselves take launch.device=")
-    return own, others
-
-
-def _refuse_sweeps(given: Sequence[str]) -> None:
-    """Raise UserError for ``seed=0,1``, which is a sweep."""
-    for override in given:
-        if (key := key_of(override)).startswith(("hydra", "hparams_search", "optimized_metric")):
-            raise UserError(
-                f"{key}: reproduce makes its runs one after another by itself; leave it out"
-            )
-        if OverridesParser.create().parse_override(override).is_sweep_override():
-            key, _, values = override.partition("=")
-            several = f'several are a list in quotes: "{key}=[{values}]"'
-            is_seed = key in ("seed", SEEDS)
-            raise UserError(f"{key}: {several if is_seed else 'one value, the same for all rows'}")
-
-
-def _set_roots(
-    name: str, configs: Sequence[dict[str, Any]], roots: Mapping[str, Any], given: Sequence[str]
-) -> None:
-    """Set the folder of each config's data set: ``roots.<dataset>``."""
-    keys = {f"{ROOTS}.{dataset_name(config)}" for config in configs if "dataset" in config}
-    if len(keys) > 1 and sets(given, "dataset.root"):
-        wanted = " and ".join(f"{key}=<folder>" for key in sorted(keys))
-        raise UserError(f"dataset.root: {name} takes several data sets; give {wanted}")
-    for config in configs:
-        if "dataset" in config and (root := roots.get(f"{ROOTS}.{dataset_name(config)}")):
-            config["dataset"]["root"] = root
-
-
-def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
-    """Simulate the workers of runs that have fewer GPUs here than workers. Returns the line that says so;
-    empty where there are none."""
-    moved = [config["launch"] for config in configs if simulates_on_gpu(config)]
-    for launch in moved:
-        launch["kind"] = "simulated"
-    if not moved:
-        return ""
-    few = few_gpus(visible_gpus(), max(launch["workers"] for launch in moved))
-    return (
-        f"{few}: one process trains all workers of a run on one GPU (launch=simulated). Their means are "
-        "those of real ranks; times of an exchange do not apply. launch.device=cpu trains ranks on CPU cores"
-    )
-
-
-def _papers() -> Iterable[dict[str, Any]]:
-    """The files of papers, ours first."""
-    return chain.from_iterable(papers_in(root).values() for root in conf_dirs())
-
-
-def artifact_node(name: str) -> DictConfig:
-    """Return what an artifact's file says, which may name strings of ``runs``. Without ``sizes`` it has three
-    scales."""
-    sections = next(found for found in _papers() if name in found.get("artifact", {}))
-    sizes: dict[str, Any] = {"quick": [], "small": [], "paper": []}
-    own = {"sizes": sizes, **sections["artifact"][name]}
-    node = OmegaConf.create({"runs": sections.get("runs", {}), "artifact": own})
-    artifact: DictConfig = node.artifact
-    return artifact
-
-
-def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
-    """Return all runs of an artifact, seeds outermost. ``listed``: the artifact's key that lists them."""
-    return _runs(name, given, listed)[0]
-
-
-def _runs(name: str, given: Sequence[str], listed: str = SWEEPS) -> tuple[list[Job], list[Job]]:
-    """The runs, and those of lines with a seed that is not asked for, such as a rate that one seed tries."""
-    artifact = artifact_node(name)
-    kind = kind_of(artifact)
-    others = apart(given, "sink")[1] if kind else list(given)
-    _refuse_settings_of_others(name, artifact, others)
-    own, others = apart(others, *FILES)
-    scale = _scale(name, artifact.sizes, others)
-    others = [override for override in others if key_of(override) != "scale"]
-    jobs: dict[int, list[Job]] = {}
-    not_asked: list[Job] = []
-    with composing(), contextlib.closing(Composer()) as compose:
-        own_sizes, sizes = apart(artifact.sizes[scale], *FILES)
-        for place, line in _placed_lines(artifact, listed, scale):
-            own_seed, words = apart(line, "seed")
-            own_seeds, words = apart(words, SEEDS)
-            own_words, words = apart(words, *FILES)
-            family = _family(words)
-            stated = [*sizes, f"scale={family}/{scale}" if family else f"scale={scale}"]
-            sized = [*stated, *others]
-            config = (
-                _labelled(compose, words, stated, sized)
-                if line
-                else _of_a_study(compose, name, place, sized)
-            )
-            jobs = jobs or {seed: [] for seed in _seeds(config, sets(others, "seed"))}
-            for override in own_seeds:
-                config["scale"]["seeds"] = yaml.safe_load(override.partition("=")[2])
-            if kind:
-                usual = section_of(artifact, place, [*own_sizes, *own_words])
-                config[kind] = section_of(artifact, place, [*own_sizes, *own_words, *own])
-                if config[kind] != usual:
-                    config["scale"]["name"] = CUSTOM
-            for seed in [int(one.partition("=")[2]) for one in own_seed] or jobs:
-                job = Job({**deepcopy(config), "seed": seed}, [*sized, *own_seeds])
-                jobs.get(seed, not_asked).append(job)
-    found = list(chain.from_iterable(jobs.values()))
-    is_custom = any(config["scale"]["name"] == CUSTOM for config, _ in found)
-    for config, _ in found if kind else ():
-        if is_custom:  # parts of one artifact are published together
-            config["scale"]["name"] = CUSTOM
-        if kind == MEASURE:  # seeds are no repeats
-            config["scale"]["seeds"] = [config["seed"]]
-    return found, not_asked
-
-
-def _refuse_settings_of_others(name: str, artifact: DictConfig, given: Sequence[str]) -> None:
-    """Raise UserError for a setting that no run of the artifact has."""
-    how = {None: "trained", MEASURE: "measured", STUDY: "computed"}[kind_of(artifact)]
-    has_run = STUDY not in artifact or artifact.get(SWEEPS)
-    for key in map(key_of, given):
-        section, part, rest, *_ = [*key.split(".", 2), "", ""]
-        if section not in artifact and (
-            section in FILES or not (has_run or section in OF_EVERY_STUDY)
-        ):
-            raise UserError(f"{key}: {name} is {how}, it has no such setting")
-        if section == STUDY and not (part in artifact.study and rest):
-            keys = ", ".join(f"{STUDY}.{known}.<key>" for known in artifact.study)
-            raise UserError(f"{STUDY}.{part}: {name} has {keys}")
-
-
-def _placed_lines(artifact: DictConfig, listed: str, scale: str) -> Iterator[tuple[str, list[str]]]:
-    """The overrides of every run, each after its place: ``study.<part>``, ``measure``, or nothing."""
-    sweeps = artifact.get(listed)
-    if STUDY in artifact:
-        for part in artifact.study:
-            of_part = _lines(sweeps[part], scale) if sweeps and part in sweeps else [[]]
-            yield from ((f"{STUDY}.{part}", line) for line in of_part)
+    add_conf_dirs(added)
+    for argument in others:
+        if "=" not in argument:
+            raise UserError(f"{LIST}: its file names the artifacts; leave {argument} out")
+    own, given = read(others, "reproduce", {key: KEYS[key] for key in LIST_KEYS}, GROUPS)
+    if own[PLAN] and own["publish"]:
+        raise UserError(f"{PLAN}: prints and publishes nothing; give {PLAN} or publish")
+    if not (own[PLAN] or own["publish"]):
+        os.nice(NICENESS)  # before the runs of the list are composed, which takes minutes
+    parts = read_list(own[LIST], given)
+    if own[PLAN]:
+        _show(parts)
+    elif own["publish"]:
+        _publish_finished(parts)
     else:
-        yield from ((kind_of(artifact) or "", line) for line in _lines(sweeps, scale))
+        _train(parts)
 
 
-def section_of(artifact: DictConfig, place: str, own: Sequence[str]) -> dict[str, Any]:
-    """Return the settings at a place such as ``study.<part>``, with the overrides of them. Raises UserError
-    for a typo."""
-    node = OmegaConf.create(resolved(OmegaConf.select(artifact, place)))
-    OmegaConf.set_struct(node, True)
-    for override in apart(own, place)[0]:
-        key, _, value = override.lstrip("+").removeprefix(f"{place}.").partition("=")
-        try:
-            OmegaConf.update(node, key, yaml.safe_load(value))
-        except (OmegaConfBaseException, yaml.YAMLError) as error:
-            known = nearest(key, map(str, node))
-            raise UserError(f"{place}.{key}: no such key; {known}") from error
-    part = place.partition(".")[2]
-    return with_networks({"part": part, **resolved(node)}) if part else resolved(node)
-
-
-def _of_a_study(compose: Composer, name: str, place: str, given: Sequence[str]) -> dict[str, Any]:
-    """The config of a part that takes nothing of a model: its seed, its place, where it is written."""
-    paper, _, artifact = name.partition("/")
-    config = compose(apart(given, *OF_EVERY_STUDY)[0])
-    experiment = {"paper": paper, "artifact": artifact, "row": place.partition(".")[2]}
-    return {key: config[key] for key in OF_EVERY_STUDY} | {"experiment": experiment}
-
-
-def _lines(sweeps: Any, scale: str, before: str = "") -> list[list[str]]:
-    """The overrides of every run. ``sweeps``: a Hydra sweep, a list of them, or sweeps by how they begin
-    or by scale."""
-    if isinstance(sweeps, DictConfig):
-        if scale in sweeps:
-            return _lines(sweeps[scale], scale, before)
-        return [line for key in sweeps for line in _lines(sweeps[key], scale, f"{before} {key!s}")]
-    if isinstance(sweeps, ListConfig):
-        return [line for entry in sweeps for line in _lines(entry, scale, before)]
-    return expand(f"{before} {sweeps}".split()) if sweeps else []
-
-
-def _scale(name: str, known: Iterable[str], given: Sequence[str]) -> str:
-    """The scale that is asked for on the command line, or the default one. ``known``: the artifact's."""
-    named = [override for override in given if key_of(override) == "scale"]
-    scale = (named or ["scale=quick"])[-1].partition("=")[2]
-    if "/" in scale:
+def read_list(name: str, given: Sequence[str]) -> list[Part]:
+    """Return the entries of a list with their runs. ``name``: a YAML file, or the name of one in conf/.
+    Raises UserError, which names the entry that is wrong."""
+    file = Path(name) if name.endswith((".yaml", ".yml")) else conf_dir() / f"{name}.yaml"
+    try:
+        nodes = files.parsed_yaml(files.text(file.resolve()))["queue"]
+        if not isinstance(nodes, list):
+            raise TypeError("a list")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"scale: its short name, such as quick: each experiment has its own family, got scale={scale}"
+            f"{LIST}: {file} has no list `queue:` ({reason}); write it as conf/queue.yaml says"
+        ) from error
+    parts: list[Part] = []
+    seen: set[str] = set()
+    known: dict[str, Reproduction] = {}  # to compose a run takes 0.1 s; entries may have the same
+    for number, node in enumerate(nodes, start=1):
+        place = f"{file}, entry {number}"
+        entry = made(Entry, node, place)
+        with _naming(f"{place} ({entry.run})"):
+            asked = known[entry.run] = known.get(entry.run) or _asked(entry, given)
+            parts.append(_part(entry, asked, seen))
+        seen |= parts[-1].jobs.keys()
+    return parts
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Put the place in the list before what is wrong with it."""
+    try:
+        yield
+    except MISTAKES as error:
+        raise UserError(f"{place}: {in_one_line(error)}") from error
+
+
+def _asked(entry: Entry, given: Sequence[str]) -> Reproduction:
+    """What an entry reproduces. Raises UserError."""
+    try:
+        arguments = [*shlex.split(entry.run), *given]
+    except ValueError as error:
+        raise UserError(f"run: {error}; close the quotes, or leave them out") from error
+    if not any(argument.startswith("sink") for argument in arguments):
+        arguments.append("sink=none")
+    asked = prepared(arguments)
+    for key in KEYS:
+        if key in asked.own:
+            raise UserError(f"{key}: not for an entry; leave it out")
+    if not asked.is_trained:
+        raise UserError(f"run: {asked.name} is not trained; make it with reproduce")
+    return asked
+
+
+def _part(entry: Entry, asked: Reproduction, seen: set[str]) -> Part:
+    """The work of an entry; ``seen``: runs of earlier entries. Raises UserError."""
+    rows = {job.row for job in asked.jobs}
+    for pattern in entry.rows:
+        if not any(fnmatchcase(row, pattern) for row in rows):
+            raise UserError(f"rows: no row {pattern!r}; {nearest(pattern, rows)}")
+    seeds = list(dict.fromkeys(config["seed"] for config, _ in asked.jobs))
+    part = Part(entry, asked, {})
+    for job in sorted(
+        (job for job in asked.jobs if any(fnmatchcase(job.row, p) for p in entry.rows)),
+        key=lambda job: (seeds.index(job.config["seed"]), not _is_dense(job.config)),
+    ):
+        folder, launch = run_folder(job.config), job.config["launch"]
+        if folder.name in seen:
+            continue
+        if launch["kind"] != "simulated" or launch["threads"] not in (None, 1):
+            raise UserError(
+                "launch: a list has one core; add launch=simulated launch.threads=1 to the entry"
+            )
+        part.jobs[folder.name] = job
+        if is_done(folder):
+            part.add(summary_of(folder))
+        elif (run := published_run(job.config)) is not None:
+            part.add(run.summary)
+        else:
+            part.left.add(folder.name)
+    return part
+
+
+def _is_dense(config: Mapping[str, Any]) -> bool:
+    """Whether a run sends gradients as they are."""
+    return str(config["compressor"]["_target_"]).endswith(".Dense")
+
+
+def _total(parts: Sequence[Part]) -> str:
+    return f"{sum(part.hours_left for part in parts):.1f} core-hours left"
+
+
+def _show(parts: Sequence[Part]) -> None:
+    """Print a line an entry, and the sum."""
+    rows = [
+        (
+            f"{number} {part.asked.name} {part.asked.scale}",
+            len(part.jobs),
+            len(part.jobs) - len(part.left),
+            len(part.left),
+            f"{part.minutes:.1f} {'measured' if part.spent else 'expected'}",
+            f"{part.hours_left:.1f}",
         )
-    if scale not in known:
-        raise UserError(f"scale: {name} has runs at {', '.join(known)}, got {scale}")
-    return scale
-
-
-def _family(words: Sequence[str]) -> str | None:
-    """The family of scales of a line's experiment."""
-    chosen = [o.partition("=")[2] for o in words if key_of(o) == "experiment"]
-    return paper_members().get(f"experiment/{chosen[-1]}", {}).get(FAMILY) if chosen else None
-
-
-def _labelled(
-    compose: Composer, words: list[str], stated: list[str], given: list[str]
-) -> dict[str, Any]:
-    """The config of a run; its scale is called ``custom`` where what is given departs from it."""
-    config = compose([*words, *given])
-    if apart(given, "seed", "paths", "sink")[1] == stated:
-        return config
-    if _sizes(config) != _sizes(compose([*words, *stated])):
-        config["scale"]["name"] = CUSTOM
-    return config
-
-
-def _sizes(config: dict[str, Any]) -> list[Any]:
-    """What a scale sets."""
-    groups = [
-        {key: value for key, value in config[group].items() if key not in WITHOUT_SIZE}
-        for group in SIZED_GROUPS
+        for number, part in enumerate(parts, start=1)
     ]
-    kept = [config[section][key] for section, keys in SIZED_KEYS.items() for key in keys]
-    return [*groups, *kept, config["wrap"], config["wrapper"]]
+    headings = ("entry", "runs", "done", "left", "core-minutes a run", "core-hours left")
+    console_of_width().print(grid(_total(parts), headings, rows, wraps=True))
 
 
-def _seeds(config: Mapping[str, Any], is_given: bool) -> list[int]:
-    """The seeds that are given, or the scale's. Raises UserError."""
-    key, found = ("seed", config["seed"]) if is_given else (SEEDS, config["scale"]["seeds"])
-    seeds = found if isinstance(found, list) else [found]
-    if not seeds:
-        raise UserError(f"{key}: at least one, such as [0,1], got []")
-    for seed in seeds:
-        check_seed(key, seed)
-    return [int(seed) for seed in seeds]
+def _train(parts: Sequence[Part]) -> None:
+    """Train what is left. Raises RunFailed at the end where runs have failed, RunStopped for a signal."""
+    for part in parts:
+        with _naming(part.entry.run):
+            check_rows(part.jobs[name] for name in part.left)
+    if code_has_changed():
+        print("the code has changes that are not committed, which the records will say", flush=True)
+    if line := _slow_bf16(parts):
+        print(f"warning: {line}", flush=True)
+    os.environ[RUNS_AT_ONCE] = str(available_cores())  # a thread for a run that states no number
+    jobs = [(part, name, job) for part in parts for name, job in part.jobs.items()]
+    total, failed = len(jobs), []
+    print(
+        f"{sum(len(part.left) for part in parts)} of {total} runs to train, {_total(parts)}",
+        flush=True,
+    )
+    for number, (part, name, job) in enumerate(jobs, start=1):
+        if name not in part.left:
+            continue
+        folder, why, error = run_folder(job.config), None, None
+        if not is_done(folder):  # another process may have trained it meanwhile
+            # A run in a process and session of its own is as nice as this one, and what it leaves behind
+            # does not grow over days.
+            why, error = outcome(lambda f=folder, j=job: complete(f, j.config, apart=True))  # type: ignore[misc]
+        if error is None:
+            said = part.add(summary_of(folder)) + (f" (warning: {why})" if why else "")
+        elif isinstance(error, RunHeld):
+            said = "another process trains it"
+        else:
+            said = f"failed: {error}"
+            failed.append(name)
+        part.left.remove(name)
+        print(
+            f"[{number}/{total}] {part.asked.name} {job.name}: {said}; {_total(parts)}", flush=True
+        )
+    if failed:
+        more = ", ..." if len(failed) > MOST_NAMED else ""
+        raise RunFailed(
+            f"{len(failed)} of {total} runs failed: {', '.join(failed[:MOST_NAMED])}{more}; the same command "
+            "tries them again"
+        )
+
+
+def _slow_bf16(parts: Sequence[Part]) -> str | None:
+    """A warning where a run to train is in bfloat16, which this machine's CPU emulates."""
+    left = (part.jobs[name].config for part in parts for name in part.left)
+    slow = (
+        emulated_bf16(config["train"]["precision"], choose_device(config).device) for config in left
+    )
+    return next(filter(None, slow), None)
+
+
+def _publish_finished(parts: Sequence[Part]) -> None:
+    """Write the page of each artifact of the list from the runs that are finished, and the overview.
+    Published runs stay as they are. Raises RunFailed at the end where a page could not be made."""
+    pages: dict[str, list[Reproduction]] = {}
+    for part in parts:
+        pages.setdefault(f"{part.asked.name} scale={part.asked.scale}", []).append(part.asked)
+    failed = []
+    for what, several in pages.items():
+        first, root = several[0], several[0].target(True)
+        jobs = [job for asked in several for job in asked.jobs]
+        optional = [job for asked in several for job in asked.optional]
+        found = finished(jobs, optional, True)
+        paper, _, artifact = first.name.partition("/")
+        before = published(root, paper, first.scale)
+        found = [before.get(run.id, run) for run in found]
+        place = root / paper / first.scale / artifact
+        said = f"{len(found)} runs, published"
+        if not found:
+            said = "no finished run yet"
+        elif not is_published(place) and all(run.id in before for run in found):
+            said = "no finished run of its own yet"
+        elif any(_is_dense(c) for c, _ in jobs) and not any(_is_dense(run.config) for run in found):
+            said = "no finished dense run yet, not published"
+        elif is_published(place) and set(run_ids(place)) == {run.id for run in found}:
+            said += " already"
+        else:
+            try:
+                first.publish(found, root)
+            except UserError as error:
+                failed.append(what)
+                said = f"not published: {error}"
+            else:
+                index.write(root)
+                said += f" in {place}"
+        print(f"{what}: {said}", flush=True)
+    if failed:
+        raise RunFailed(f"not published: {', '.join(failed)}")

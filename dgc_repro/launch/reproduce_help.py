@@ -16,6 +16,7 @@ from dgc_repro.paper.publish import package_of
 from dgc_repro.progress import duration
 from dgc_repro.results import RESULTS
 
+LIST = "list"
 KEYS: Keys = {
     "published": (
         *(yes_no, False),
@@ -31,8 +32,15 @@ KEYS: Keys = {
         "2/3 makes the second, fifth, ... run and no page: several machines share the work",
     ),
     "publish": (yes_no, False, "for maintainers: write the page into paths.results"),
+    "list": (
+        *(some_text, None),
+        "in place of an artifact, a list of them: queue (conf/queue.yaml), or a file of yours; "
+        "plan=true prints its hours, publish=true its finished pages",
+    ),
 }
 """Keys of `reproduce` itself, beside ``roots.<dataset>``."""
+LIST_KEYS = (LIST, "plan", "publish")
+"""Those that go with a list."""
 OTHERS = {
     "--config-dir=": "a folder with configs of your own, such as conf/ of your paper",
     "scale=quick": "sizes of the runs, such as quick, small or paper",
@@ -49,7 +57,8 @@ TITLE, TIME = 30, 7
 
 def show() -> None:
     """Print the page."""
-    print("usage: python -m dgc_repro reproduce <artifact> [key=value ...]\n")
+    print("usage: python -m dgc_repro reproduce <artifact> [key=value ...]")
+    print("       python -m dgc_repro reproduce list=queue [plan=true]\n")
     print("Finished runs are not made again: after a stop, give the same command.\n")
     own = [(f"{key}={'false' if d is False else ''}", said) for key, (_, d, said) in KEYS.items()]  # type: ignore[misc]
     print("\n".join(in_columns([*OTHERS.items(), *own], 21)))

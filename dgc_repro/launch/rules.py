@@ -21,8 +21,15 @@ from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.text import text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.fit import fit_together
-from dgc_repro.launch import sections
-from dgc_repro.launch.components import (
+from dgc_repro.launch import settings
+from dgc_repro.launch.devices import choose_device
+from dgc_repro.launch.environment import available_cores, shortage
+from dgc_repro.launch.networks import modelled, rates_of
+from dgc_repro.launch.paths import members, option
+from dgc_repro.launch.ranks import inside_torchrun
+from dgc_repro.launch.settings import (
+    NETLAB,
+    SLURM,
     build_compressor,
     build_optimizer,
     build_policy,
@@ -30,13 +37,6 @@ from dgc_repro.launch.components import (
     low_rank_of,
     unallocated,
 )
-from dgc_repro.launch.devices import choose_device
-from dgc_repro.launch.environment import available_cores, shortage
-from dgc_repro.launch.netlab import rates_of
-from dgc_repro.launch.networks import modelled
-from dgc_repro.launch.paths import members, option
-from dgc_repro.launch.ranks import inside_torchrun
-from dgc_repro.launch.sections import NETLAB, SLURM
 from dgc_repro.optimizer import dion
 from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.policy.gravac import GraVAC
@@ -63,9 +63,9 @@ class Setup:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
-        made = sections.check(config)
-        self.launch: sections.Launch = made["launch"]
-        self.exchange: sections.Exchange = made["exchange"]
+        made = settings.check(config)
+        self.launch: settings.Launch = made["launch"]
+        self.exchange: settings.Exchange = made["exchange"]
         self.train: TrainSettings = made["train"]
         self.stopping: Stopping = made["stopping"]
         self.policy = build_policy(config)

@@ -106,7 +106,7 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
 
     Raises UserError where the jobs need more than one array, or where nothing can be submitted."""
     from dgc_repro.launch.mirror import finished_before
-    from dgc_repro.launch.single import is_done, named
+    from dgc_repro.launch.run import is_done, named
 
     launch = _common([config["launch"] for config, _ in jobs])
     executor = _executor(launch)
@@ -152,7 +152,7 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
 
 def _local(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of the run itself, without what Slurm is asked for."""
-    from dgc_repro.launch.sections import SLURM_KEYS
+    from dgc_repro.launch.settings import SLURM_KEYS
 
     launch = {key: value for key, value in config["launch"].items() if key not in SLURM_KEYS}
     return {**config, "launch": {**launch, "kind": "local"}}
@@ -161,7 +161,7 @@ def _local(config: Mapping[str, Any]) -> dict[str, Any]:
 def _own_overrides(given: Sequence[str]) -> list[str]:
     """The overrides of the run itself, which name it as they do without Slurm."""
     from dgc_repro.launch.overrides import apart, key_of
-    from dgc_repro.launch.sections import SLURM_KEYS
+    from dgc_repro.launch.settings import SLURM_KEYS
 
     others = apart(given, *(f"launch.{key}" for key in SLURM_KEYS))[1]
     return [override for override in others if key_of(override) != "launch"]
@@ -222,7 +222,7 @@ def log_file(logs: Path, job: str) -> Path:
 
 def _common(launches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The launch settings of all jobs. Raises UserError where they ask Slurm for different things."""
-    from dgc_repro.launch.sections import SLURM_KEYS
+    from dgc_repro.launch.settings import SLURM_KEYS
 
     for key in ("workers", *SLURM_KEYS):  # a task a worker
         values = list(dict.fromkeys(str(launch[key]) for launch in launches))
@@ -257,7 +257,7 @@ def _submit(
     """Make the run folders and submit one job, or one array; the job of each folder. Raises UserError, and
     then leaves no new run folder."""
     from dgc_repro.launch.identity import outside
-    from dgc_repro.launch.single import check_source, prepare, scale_line
+    from dgc_repro.launch.run import check_source, prepare, scale_line
 
     made = [folder for folder in runs if not folder.exists()]
     first, workers, nodes = next(iter(runs)), launch["workers"], launch["nodes"]
@@ -304,7 +304,7 @@ def _states() -> dict[str, str] | None:
 
 def _raise_unless_done(folder: Path, job: str, logs: Path) -> None:
     """Raise what has ended a run whose job is no longer queued: UserError, RunStopped or RunFailed."""
-    from dgc_repro.launch.single import is_done, summary_of
+    from dgc_repro.launch.run import is_done, summary_of
 
     if is_done(folder):
         return

@@ -28,12 +28,12 @@ from dgc_repro.files import replace
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run
-from dgc_repro.launch.components import component, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import RESULTS_VERSION
+from dgc_repro.launch.overrides import made, nearest
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.settings import component, unallocated
 from dgc_repro.launch.worker import write_json, write_summary
 from dgc_repro.study import compressing
 from dgc_repro.study.compressing import Method

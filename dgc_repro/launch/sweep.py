@@ -1,8 +1,13 @@
-"""A sweep: what is done around the runs of Hydra's ``--multirun``, whatever its launcher and sweeper are.
+"""What Hydra runs: one run, or a sweep (``--multirun``), whatever its launcher and sweeper are.
 
-All combinations are composed and validated before the first one trains. A run that fails is named and the
-others go on. At the end one table compares them, and a search (``hydra/sweeper=optuna``) names its best. A
-launcher may start the runs in other processes: each adds a line to ``<hydra.sweep.dir>/runs.jsonl``.
+All combinations of a sweep are composed and validated before the first one trains. A run that fails is named
+and the others go on. At the end one table compares them, and a search (``hydra/sweeper=optuna``) names its
+best. A launcher may start the runs in other processes: each adds a line to ``<hydra.sweep.dir>/runs.jsonl``.
+
+``optimized_metric`` names the numbers of a finished run that a search optimizes. A name is a number of the
+last epoch, such as ``validation/accuracy_percent``. With ``@target`` behind it, it is that number at the end
+of the first epoch that reaches ``stopping.target``, infinite where no epoch does:
+``comm/payload_bytes@target`` are the payload bytes that reach a stated accuracy.
 """
 
 from __future__ import annotations
@@ -12,31 +17,71 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dgc_repro.errors import UserError, writing
-from dgc_repro.launch import slurm
+from dgc_repro.exchange.clock import SPANS
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.launch import slurm, torchrun
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
-from dgc_repro.launch.jobs import MISTAKES, Job, choices, expand, outcome
+from dgc_repro.launch.main import answer, leave, say
 from dgc_repro.launch.mirror import sync_line
-from dgc_repro.launch.optimized import AT_TARGET, KEY, measured, objectives
-from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved, sets
+from dgc_repro.launch.networks import named_network
+from dgc_repro.launch.overrides import (
+    in_one_line,
+    key_of,
+    made,
+    nearest,
+    plain_value,
+    resolved,
+    sets,
+)
 from dgc_repro.launch.paths import is_group, writing_to
-from dgc_repro.launch.ranks import inside_torchrun
-from dgc_repro.launch.sections import SLURM
-from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
-from dgc_repro.paper.records import json_lines, read_run
+from dgc_repro.launch.ranks import RunFailed, RunStopped, inside_torchrun
+from dgc_repro.launch.run import (
+    DEFAULT_COMPRESSOR,
+    MISTAKES,
+    Job,
+    check,
+    choices,
+    expand,
+    is_for_slurm,
+    outcome,
+    run_config,
+    train_in,
+)
+from dgc_repro.launch.settings import SLURM, component
+from dgc_repro.launch.torchrun import Execute
+from dgc_repro.launch.worker import read_config
+from dgc_repro.paper.records import Run, counted_line, json_lines, read_run
+from dgc_repro.train.stopping import Stopping
 
 RECORD, BASIC = "runs.jsonl", "basic"
 started: list[Path] = []
 """The record of the sweep that this process has started."""
+KEY, AT_TARGET = "optimized_metric", "@target"
+PARTS = ("train", "validation", "test")
+EVERY_RUN = (
+    *("epoch", "step", "weights/change_norm", "time/train_seconds", *Ledger().metrics()),
+    *(f"time/{span}_ms" for span in SPANS),
+    *(f"{part}/{name}" for part in PARTS for name in ("loss", "accuracy_percent")),
+)
+OF_KIND = {
+    "images": ("validation/top5_percent", "test/top5_percent"),
+    "words": tuple(f"{part}/perplexity" for part in PARTS),
+}
+MODELLED = tuple(
+    f"time/modelled_{name}" for name in ("seconds", "communicate_ms", "communicate_seconds")
+)
 
 
 def varied(overrides: Sequence[str]) -> list[list[str]]:
@@ -164,9 +209,7 @@ def _goals(hydra: DictConfig, names: Sequence[str]) -> list[str]:
     return goals
 
 
-def one_of_sweep(
-    config: DictConfig, given: list[str], run: Callable[[dict[str, Any], list[str]], Path]
-) -> float | list[float] | None:
+def one_of_sweep(config: DictConfig, given: list[str]) -> float | list[float] | None:
     """One run, in whatever process Hydra's launcher has started for it; returns the numbers to optimize.
     Raises UserError or RunFailed, after a line in the record."""
     hydra: Any = HydraConfig.get()
@@ -178,7 +221,7 @@ def one_of_sweep(
 
     def make() -> Path:
         plain = resolved(config)
-        folder = run(plain, given)
+        folder = run_config(plain, given)
         line["folder"] = str(folder.absolute())
         line[KEY] = measured(objectives(plain_value(config, KEY), plain), folder)
         return folder
@@ -277,3 +320,116 @@ def _for_a_sweep(line: str, given: Sequence[str], jobs: Sequence[Sequence[str]])
         f"{key}: {member} has no {setting}; make one sweep for each {group}, or sweep settings that all of "
         "them have"
     )
+
+
+class BeforeSweep(Callback):
+    """Hydra's callback (conf/config.yaml): a sweep is validated as a whole before its first run."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """A mistake ends the command here: SystemExit passes Hydra, which makes warnings of other errors. So
+        does a sweep that Slurm has taken."""
+        taken: list[bool] = []
+        code = answer(lambda: taken.append(start(config)))
+        if code or taken[0]:
+            leave(code)
+
+
+# -- what Hydra calls for each composed config --
+
+
+def one_run(config: DictConfig, execute: Execute | None = None) -> float | list[float] | None:
+    """What Hydra calls for each composed config; of a sweep, in whatever process its launcher has started."""
+    # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
+    hydra_config = HydraConfig.get()
+    given: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    given = with_compressor(given, hydra_config.runtime.choices)
+    if hydra_config.mode == RunMode.MULTIRUN:
+        try:
+            return one_of_sweep(config, given)
+        except RunStopped as stop:
+            leave(say(str(stop), 128 + stop.signal_number))
+
+    def run() -> None:
+        plain = resolved(config)
+        objectives(plain_value(config, KEY), plain)
+        report_run(plain, given, execute)
+
+    if code := answer(run):
+        leave(code)
+    return None
+
+
+def report_run(config: dict[str, Any], given: list[str], execute: Execute | None) -> None:
+    """Run, or submit, and say where the record lies."""
+    if is_for_slurm(config) and execute is None:
+        check(config, given)
+        done, failed = slurm.train([(config, given)])
+        for error in failed:
+            raise error
+        for folder in done:
+            report(folder)
+    else:
+        report(run_config(config, given, execute))
+
+
+def train_submitted(folder: Path, execute: Execute | None) -> None:
+    """In a job of ``launch=slurm``: train what the run folder says."""
+    config = read_config(folder)
+    if execute is not None:
+        torchrun.check_launch(config)
+    report(train_in(folder, config, execute))
+
+
+def report(folder: Path) -> None:
+    """Say what a finished run has sent, and where its record lies."""
+    if line := counted_line(folder):
+        print(line, flush=True)
+    if line := sync_line([folder]):
+        print(line, flush=True)
+    print(f"run folder: {folder}", flush=True)
+
+
+# -- the numbers that a search optimizes --
+
+
+def objectives(metric: Any, config: Mapping[str, Any]) -> list[str]:
+    """The names in ``optimized_metric`` of a run with this config; none for null. Raises UserError for what
+    such a run does not record."""
+    names = metric if isinstance(metric, list) else [] if metric is None else [metric]
+    if not all(isinstance(name, str) for name in names) or names == metric == []:
+        like = "validation/accuracy_percent or [test/loss,comm/payload_bytes]"
+        raise UserError(f"{KEY}: a name or a list of names, such as {like}, got {metric!r}")
+    kind = getattr(component(config["dataset"], "dataset"), "gives", "images")
+    known = (*EVERY_RUN, *OF_KIND[kind])
+    for name in names:
+        plain = name.removesuffix(AT_TARGET)
+        if plain in MODELLED:
+            if named_network(config) is None:
+                raise UserError(f"{KEY}: {plain} needs a network, such as network=ethernet_1gbit")
+        elif plain not in known:
+            raise UserError(f"{KEY}: no run records {plain!r}; {nearest(plain, known)}")
+        if plain != name and config["stopping"]["target"] is None:
+            raise UserError(f"{KEY}: {name} needs stopping.target, got null; give one")
+    return names
+
+
+def measured(names: Sequence[str], folder: Path) -> float | list[float] | None:
+    """The numbers of a finished run; one number alone. Raises UserError for one that the run has not
+    recorded, RunFailed for one that is no number."""
+    if not names:
+        return None
+    run = read_run(folder)
+    values = [_value(run, name) for name in names]
+    return values if len(values) > 1 else values[0]
+
+
+def _value(run: Run, name: str) -> float:
+    plain = name.removesuffix(AT_TARGET)
+    value = run.last(plain)
+    if plain != name:
+        stopping = made(Stopping, run.setting("stopping"), "stopping")
+        reached = [stopping.is_reached(dict(epoch)) for _, epoch in run.epochs.iterrows()]
+        value = next(iter(run.epochs.loc[reached, plain]), math.inf)
+    if math.isnan(value):
+        raise RunFailed(f"{name} is not a number: the run diverged")
+    return float(value)

@@ -33,12 +33,11 @@ from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
 from dgc_repro.files import content, parsed_json, replace
 from dgc_repro.kernel import native
-from dgc_repro.launch import environment, identity, sections
+from dgc_repro.launch import environment, identity, settings
 from dgc_repro.launch.build import build_run, fresh_module
-from dgc_repro.launch.components import component
 from dgc_repro.launch.devices import Place, choose_device, computed_precision, visible_gpus
 from dgc_repro.launch.identity import RESULTS_VERSION
-from dgc_repro.launch.netlab import Schedule
+from dgc_repro.launch.networks import Schedule
 from dgc_repro.launch.ranks import (
     FINISHED,
     OWN_TARGETS,
@@ -54,6 +53,7 @@ from dgc_repro.launch.ranks import (
     work,
 )
 from dgc_repro.launch.rendezvous import Rendezvous, data_hash, facts, use_loopback
+from dgc_repro.launch.settings import component
 from dgc_repro.network.lab import description
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
@@ -284,7 +284,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             "has named; repeat the command that made the run"
         )
     try:
-        sections.check(config)
+        settings.check(config)
     except UserError as error:
         raise UserError(
             f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "

@@ -25,11 +25,12 @@ from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.world import BROADCAST, Wait, World
-from dgc_repro.launch import cli_args, environment, sections
+from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.devices import choose_device
-from dgc_repro.launch.networks import FOLDER, TARGET, named_network
-from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.networks import named_network
+from dgc_repro.launch.overrides import NETWORKS, TARGET, composed
 from dgc_repro.launch.rules import validate
+from dgc_repro.launch.settings import NAMES
 from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
@@ -59,7 +60,7 @@ Timed = Callable[[str, int, int], list[float]]
 
 def calibrate(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the profile's path. Raises UserError."""
-    settings, overrides = cli_args.read(arguments, "calibrate", KEYS, sections.NAMES)
+    settings, overrides = cli_args.read(arguments, "calibrate", KEYS, NAMES)
     config = composed(overrides)
     validate(config)
     workers, kind = config["launch"]["workers"], config["launch"]["kind"]
@@ -95,7 +96,7 @@ def calibrate(arguments: Sequence[str]) -> Path:
     if busy > 0.25:
         source += f"; provisional, {busy:.1f} cores were busy with other work"
     rate = None if network is None else min(network.worker_rates(workers))
-    path = Path(config["paths"]["runs"]) / FOLDER / f"{settings['name']}.yaml"
+    path = Path(config["paths"]["runs"]) / NETWORKS / f"{settings['name']}.yaml"
     raw = path.with_suffix(".csv")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

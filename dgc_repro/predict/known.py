@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dgc_repro.errors import UserError
 from dgc_repro.files import parsed_yaml, text
-from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.overrides import made, nearest
 from dgc_repro.names import conf_dir
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark.speed import Sizes

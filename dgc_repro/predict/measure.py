@@ -24,10 +24,10 @@ from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.launch import cli_args, environment
-from dgc_repro.launch.components import build_compressor, build_policy, settled, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.overrides import check_overrides, composed
 from dgc_repro.launch.rules import validate
+from dgc_repro.launch.settings import build_compressor, build_policy, settled, unallocated
 from dgc_repro.launch.study import gradients_of, trained
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network

@@ -29,13 +29,12 @@ from dgc_repro.dataset.text import COLUMNS, Text, text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import PASSING, build_run, state_bytes
-from dgc_repro.launch.components import build_compressor, build_policy, component, unallocated
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.jobs import Job, published_run
 from dgc_repro.launch.ranks import last_checkpoint
-from dgc_repro.launch.reproduce import Reproduction
-from dgc_repro.launch.single import is_done
+from dgc_repro.launch.reproduction import Reproduction
+from dgc_repro.launch.run import Job, is_done, published_run
+from dgc_repro.launch.settings import build_compressor, build_policy, component, unallocated
 from dgc_repro.paper.claims import Claim
 from dgc_repro.paper.frame import Relative
 from dgc_repro.paper.page import console_of_width, grid

@@ -29,8 +29,8 @@ from rich.table import Table
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
+from dgc_repro.launch.overrides import nearest
 from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
-from dgc_repro.launch.typed import nearest
 from dgc_repro.names import conf_dir
 from dgc_repro.network.cost import Calls, Costs
 from dgc_repro.network.profile import Network

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from dgc_repro.bench.counting import fake_workers
 from dgc_repro.bench.launches import Config, count_exchange, shapes_of
 from dgc_repro.bench.tables import Row, Table
-from dgc_repro.launch.components import component, settled, unallocated
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
+from dgc_repro.launch.settings import component, settled, unallocated
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.predict.minutes import place_of

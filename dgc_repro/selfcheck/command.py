@@ -24,8 +24,8 @@ from rich.markup import escape
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.environment import describe
+from dgc_repro.launch.overrides import nearest
 from dgc_repro.launch.ranks import STOP_SIGNALS, RunFailed
-from dgc_repro.launch.typed import nearest
 from dgc_repro.progress import Progress, console_of, duration
 from dgc_repro.selfcheck import rows as table
 from dgc_repro.selfcheck.process import FAIL, PASS, SKIP, STOPPED, Result, as_json, run_row

@@ -17,8 +17,8 @@ from dgc_repro.bench.launches import methods
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.ahead import variants
 from dgc_repro.kernel.batch import on_gpu
-from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.rows import CUDA, Checks, Skip
 

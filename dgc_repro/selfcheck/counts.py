@@ -33,8 +33,8 @@ from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.sparseloco import SparseLoCo
 from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.kernel.batch import on_gpu
-from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy
 from dgc_repro.selfcheck.rows import CUDA, Checks, Mismatch, Skip
 
 MODEL, CLASSES, WORKERS = "resnet18", 10, 2

@@ -1,7 +1,7 @@
 """The ledger beside an interface: both are read at the same points, so that they can be compared.
 
 Read are training steps and evaluation; the starts of a run, checkpoints and changes of the lab's
-rates (launch/netlab.py, `Schedule.before`) lie outside, between `stop` and `start`. Each is a barrier
+rates (launch/networks.py, `Schedule.before`) lie outside, between `stop` and `start`. Each is a barrier
 and then a reading, so that nothing of what the ledger has counted is still on its way.
 """
 

@@ -10,8 +10,8 @@ from dgc_repro.bench import launches
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
-from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy
 from dgc_repro.policy.interface import Plan
 
 

@@ -20,7 +20,7 @@ from dgc_repro.exchange.world import World
 from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
-from dgc_repro.launch.components import build_compressor
+from dgc_repro.launch.settings import build_compressor
 from dgc_repro.payload import LowRank
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import Setting

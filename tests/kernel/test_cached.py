@@ -16,8 +16,8 @@ from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import cached, floats, layout
 from dgc_repro.kernel.gpu.launch import Tables
-from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy
 from dgc_repro.policy.interface import Plan
 
 BUCKETS = 80

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -15,8 +18,10 @@ import pytest
 from commands import PATIENCE_SECONDS, Command
 from hydra._internal.hydra import Hydra
 from ranks import processes_of
+from tiny_run import configured
 
-from dgc_repro.launch import main, single
+from dgc_repro.launch import main
+from dgc_repro.launch import run as running
 from dgc_repro.launch.ranks import STOP_SIGNALS
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import run_worker
@@ -34,10 +39,36 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pa
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(single, "execute", rank_here)
+    monkeypatch.setattr(running, "execute", rank_here)
     yield folders
     for number, handler in before.items():  # a rank replaces them
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The folder of a finished run of these overrides, which is trained once a session."""
+
+    @functools.cache
+    def folder(*overrides: str) -> Path:
+        with contextlib.chdir(place := tmp_path_factory.mktemp("kept")):
+            return place / running.run_config(configured(*overrides), overrides)
+
+    return folder
+
+
+@pytest.fixture
+def finished(
+    kept: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """Puts a copy of such a run into runs/ of the working folder, which is the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+    def copied(*overrides: str) -> Path:
+        folder = kept(*overrides)
+        return Path(shutil.copytree(folder, Path("runs", folder.name)))
+
+    return copied
 
 
 @pytest.fixture

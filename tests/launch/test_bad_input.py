@@ -24,10 +24,10 @@ from omegaconf import OmegaConf
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import LONG_MESSAGE, UserError
-from dgc_repro.launch import environment, main, single
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch import environment, main
+from dgc_repro.launch import run as running
 from dgc_repro.launch.ranks import LOG_FILE, RunFailed, execute, held
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.launch.rules import PROCESS_BYTES, validate
 from dgc_repro.launch.worker import read_config, run_worker
 
@@ -95,7 +95,7 @@ DIGITS, LETTERS, LEVELS = "9" * 5000, "a" * 5000, "[" * 200 + "]" * 200
         (f"{LETTERS}", "aaa"),
         (f"train.resume_from={LETTERS}", ""),
         (f"reproduce {LETTERS}", "reproduce: no artifact"),
-        (f"queue file={LETTERS}", "file: aaa"),
+        (f"reproduce list={LETTERS}", "list: "),
         (f"compare {LETTERS}", "aaa"),
         (f"wandb {LETTERS}", "aaa"),
         (f"experiment.row=[{','.join(['12'] * 2500)}]", "experiment.row: "),
@@ -145,7 +145,11 @@ def test_mistakes_are_the_same_where_hydra_composes_to_know_its_mode(
 def test_a_word_that_is_no_command(command: Command) -> None:
     line = refused(command("predict", "network=nvlink"))
     assert line.startswith(
-        "predict: no such command; there are: reproduce, queue, compare, recommend, calibrate, selfcheck,"
+        "predict: no such command; there are: reproduce, compare, recommend, calibrate, selfcheck,"
+    )
+    line = refused(command("queue", "list=true"))
+    assert line.startswith(
+        "queue: no such command; reproduce list=queue trains the list (plan=true "
     )
 
 
@@ -166,11 +170,6 @@ def test_a_recipe_keeps_its_sizes_unless_a_scale_is_given(command: Command) -> N
     assert line.startswith("train.epochs: a whole number from 1, got 0")
     line = refused(command("recipe=gpt", "scale=quick"))
     assert line.startswith("dataset.reading: no such key; ")
-
-
-@pytest.mark.parametrize("name", main.COMMANDS)
-def test_every_command_has_help(name: str, command: Command) -> None:
-    assert command(name, "--help") == (0, [])
 
 
 def test_a_gpu_asked_for_where_there_is_none(
@@ -213,7 +212,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_no_mistake_of_the_config(
     def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         raise RunFailed("OSError: [Errno 28] No space left on device")
 
-    monkeypatch.setattr(single, "execute", fail)
+    monkeypatch.setattr(running, "execute", fail)
     code, lines = command(*TINY)
     assert code == 1
     assert lines == ["error: OSError: [Errno 28] No space left on device"]
@@ -249,7 +248,7 @@ def test_a_malformed_file_of_a_run_is_one_line_and_nothing_is_lost(
 
     def refusal() -> str:
         texts = []
-        for reading in (lambda: single.prepare(folder, config), lambda: read_config(folder)):
+        for reading in (lambda: running.prepare(folder, config), lambda: read_config(folder)):
             with pytest.raises(UserError, match=r"^paths\.runs: .*config\.yaml") as caught:
                 reading()
             texts.append(str(caught.value))
@@ -272,7 +271,7 @@ def test_a_malformed_file_of_a_run_is_one_line_and_nothing_is_lost(
     for number, offset in enumerate(range(0, len(whole), len(whole) // 30)):
         damaged = bytearray(whole)
         damaged[offset] ^= 1 << number % 8
-        for read in (lambda: single.prepare(folder, config), lambda: read_config(folder)):
+        for read in (lambda: running.prepare(folder, config), lambda: read_config(folder)):
             path.write_bytes(bytes(damaged))
             with contextlib.suppress(UserError):
                 read()
@@ -389,7 +388,7 @@ def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released(
         except ValueError:
             raise RunFailed("lost") from None
 
-    monkeypatch.setattr(single, "execute", fail)
+    monkeypatch.setattr(running, "execute", fail)
     code, lines = command("--multirun", *TINY, "seed=0,1")
     assert code == 1
     assert lines[-1] == "error: lost"
@@ -492,18 +491,6 @@ def test_a_closed_pipe_ends_the_output_quietly(flag: str, tmp_path: Path) -> Non
     )
     os.close(writer)
     assert ended.stderr == b""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_SECONDS + 20)
-def test_help_lists_the_groups_and_their_members(tmp_path: Path) -> None:
-    done = python("dgc_repro", "--help", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    for group in ("compressor", "policy", "launch"):
-        members = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        assert f" {group} {', '.join(members)} " in said.replace("*", "")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)

@@ -15,11 +15,12 @@ from tiny_run import PLAIN, SETTINGS, TINY
 import dgc_repro
 from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
-from dgc_repro.launch.single import is_done
+from dgc_repro.launch.run import is_done
 from dgc_repro.paper.records import is_finished, read_run
-from dgc_repro.policy.oracle import finished
+from dgc_repro.policy import oracle
 
 Command = Callable[..., tuple[int, list[str]]]
+Finished = Callable[..., Path]
 RUN = (*TINY, *PLAIN, *SETTINGS["gravac"], "sink.every_steps=1")
 READ = (
     *("config.yaml", "environment.json", "summary.json"),
@@ -45,11 +46,9 @@ def numbers_of(folder: Path) -> list[object]:
 
 
 def test_every_flipped_bit_of_a_finished_run_is_noticed(
-    command: Command, trained: list[Path], caplog: pytest.LogCaptureFixture
+    finished: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert command(*RUN)[0] == 0
-    assert command(*RUN, "seed=1")[0] == 0
-    folder, other = trained
+    folder, other = finished(*RUN), finished(*RUN, "seed=1")
     names = sorted(path.name for path in folder.iterdir() if path.suffix and path.is_file())
     assert set(READ) == set(names) - {"launch.log"}
     paths = [folder / name for name in READ]
@@ -72,17 +71,21 @@ def test_every_flipped_bit_of_a_finished_run_is_noticed(
 
 @pytest.mark.parametrize("name", READ[1:])
 def test_the_same_command_names_and_mends_a_damaged_run(
-    command: Command, trained: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
+    command: Command,
+    finished: Finished,
+    trained: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
-    assert command(*RUN)[0] == 0
-    (folder,) = trained
+    folder = finished(*RUN)
+    trained.clear()
     whole = numbers_of(folder)
     flip(folder / name, 300)
     with pytest.raises(UserError, match=name) as caught:
         read_run(folder)
     if name != "summary.json":  # may be no JSON any more, as if the run had not ended
         with pytest.raises(ValueError, match=f"runs: .*{name} is damaged"):
-            finished(folder)
+            oracle.finished(folder)
     said: list[str] = []
     monkeypatch.setattr(
         "builtins.print", lambda *words, **_: said.append(" ".join(map(str, words)))
@@ -92,7 +95,7 @@ def test_the_same_command_names_and_mends_a_damaged_run(
     assert said[1].startswith("error: wandb: no finished run")
     assert command(*RUN) == (0, [])
     assert f"does not count as finished: {caught.value}" in said
-    assert trained == [folder, folder]
+    assert trained == [folder]
     assert numbers_of(folder) == whole
     assert is_done(folder)
     (folder / name).unlink()

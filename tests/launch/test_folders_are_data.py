@@ -17,7 +17,8 @@ import dgc_repro
 from dgc_repro import compare
 from dgc_repro.checksums import Damaged, entry_in
 from dgc_repro.errors import UserError
-from dgc_repro.launch import ranks, single
+from dgc_repro.launch import ranks
+from dgc_repro.launch import run as running
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.ranks import OWN_TARGETS
 from dgc_repro.launch.worker import read_config, run_worker
@@ -72,7 +73,7 @@ def test_a_command_whose_folder_holds_another_config_imports_nothing(
 ) -> None:
     own = configured(*TINY)
     folder = write(evil, run_folder(own))
-    is_refused(lambda: single.prepare(folder, own), "holds another config")
+    is_refused(lambda: running.prepare(folder, own), "holds another config")
 
 
 def test_a_worker_trains_no_component_that_no_command_line_names(evil: dict[str, Any]) -> None:
@@ -91,7 +92,7 @@ def test_a_worker_takes_a_component_that_its_command_line_names(
 def test_a_run_that_another_folder_continues_imports_nothing(evil: dict[str, Any]) -> None:
     source = write(evil, Path("runs/evil"))
     own = configured(*TINY, f"train.resume_from={source}")
-    is_refused(lambda: single.run_config(own), "train.resume_from: no checkpoint")
+    is_refused(lambda: running.run_config(own), "train.resume_from: no checkpoint")
 
 
 @pytest.mark.parametrize("tag", ["!!python/object/apply:pathlib.Path.touch", "!!python/name:os.x"])
@@ -105,12 +106,10 @@ def test_a_tag_of_python_in_a_config_is_refused(tmp_path: Path, tag: str) -> Non
 
 
 @pytest.fixture
-def stopped(command: Callable[..., tuple[int, list[str]]], trained: list[Path]) -> Path:
+def stopped(finished: Callable[..., Path]) -> Path:
     """A run folder with a checkpoint, whose run has not finished."""
-    assert command(*CONTINUED)[0] == 0
-    (folder,) = trained
+    folder = finished(*CONTINUED)
     (folder / "summary.json").unlink()
-    trained.clear()
     return folder
 
 

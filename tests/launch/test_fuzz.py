@@ -25,10 +25,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from tiny_run import SETTINGS, TEXT, TINY, configured
 
-from dgc_repro.launch import cli_args, main, reproduce, single, worker
+from dgc_repro.launch import cli_args, main, reproduction, worker
+from dgc_repro.launch import run as running
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import artifacts, conf_dir, options
-from dgc_repro.launch.sections import NAMES
+from dgc_repro.launch.settings import NAMES
 from dgc_repro.launch.study import built
 from dgc_repro.predict import calibrate, recommend
 
@@ -148,7 +149,7 @@ def attempt(context: Sequence[str], override: str) -> Outcome:
         composed = OmegaConf.create(configured(*TINY, *context))
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=True)
-        single.run_config(resolved(composed), [*TINY, *context, override])
+        running.run_config(resolved(composed), [*TINY, *context, override])
 
     return watched(lambda: main.answer(act))
 
@@ -172,7 +173,7 @@ def without_training(folder: Path) -> Iterator[None]:
 
     with (
         contextlib.chdir(folder),
-        mock.patch.object(single, "execute", rank_here),
+        mock.patch.object(running, "execute", rank_here),
         mock.patch.object(worker, "train", return_value=False),
         mock.patch("dgc_repro.sink.wandb.Wandb._open"),
         mock.patch("dgc_repro.launch.worker.native.library", return_value=None),
@@ -220,14 +221,14 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
         for key in known:
             found.append((key, lambda o, known=known: cli_args.read([o], "", known, NAMES)))
     for name in artifacts():
-        artifact = reproduce.artifact_node(name)
+        artifact = reproduction.artifact_node(name)
         places = [f"study.{part}" for part in artifact.get("study", {})]
         for place in [*places, *(["measure"] if "measure" in artifact else [])]:
             for key in OmegaConf.select(artifact, place):
 
                 def read(o: str, place: str = place, artifact: Any = artifact) -> None:
                     kind = place.partition(".")[0]
-                    built({kind: reproduce.section_of(artifact, place, [o])})
+                    built({kind: reproduction.section_of(artifact, place, [o])})
 
                 found.append((f"{place}.{key}", read))
     return found

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dgc_repro.errors import UserError
+from dgc_repro.kernel import batch, native
 from dgc_repro.launch import devices
 from dgc_repro.launch.devices import (
     choose_device,
@@ -20,10 +21,11 @@ from dgc_repro.launch.devices import (
     emulated_bf16,
     simulates_on_gpu,
 )
+from dgc_repro.launch.environment import kernels
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.jobs import check_rows
 from dgc_repro.launch.rendezvous import Rendezvous
-from dgc_repro.launch.reproduce import prepared
+from dgc_repro.launch.reproduction import prepared
+from dgc_repro.launch.run import check_rows
 
 CUDA13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120a", "compute_120"]
 CUDA126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -313,3 +315,20 @@ def test_a_cpu_that_emulates_bf16_is_named_once(
     says = emulated_bf16(precision, device)
     assert bool(says) == is_said
     assert not says or says.startswith("train.precision: this CPU computes no bfloat16 itself")
+
+
+@pytest.mark.parametrize(
+    ("device", "library", "triton", "expected"),
+    [
+        ("cpu", object(), False, "C"),
+        ("cpu", None, True, "tensor operations"),
+        ("cuda", object(), True, "Triton"),
+        ("cuda", object(), False, "tensor operations"),
+    ],
+)
+def test_a_record_names_what_compressed(
+    monkeypatch: pytest.MonkeyPatch, device: str, library: object, triton: bool, expected: str
+) -> None:
+    monkeypatch.setattr(native, "library", lambda: library)
+    monkeypatch.setattr(batch, "_has_triton", lambda: triton)
+    assert kernels(torch.device(device)) == expected

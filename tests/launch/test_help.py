@@ -15,8 +15,8 @@ import pytest
 
 from dgc_repro.checked import checked, within
 from dgc_repro.errors import UserError
-from dgc_repro.launch import completion, help, main, sections
-from dgc_repro.launch.described import described, title_of
+from dgc_repro.launch import completion, help, main, settings
+from dgc_repro.launch.help import described, title_of
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import artifacts, composing, conf_dir, members
 from dgc_repro.paper import times
@@ -57,12 +57,12 @@ def test_every_key_of_every_member_has_a_description(group: str) -> None:
     for stated in members(group):
         node = stated.get(group, stated)
         node = node.get("mirror") or node
-        if "_target_" not in node and group not in sections.SECTIONS:
+        if "_target_" not in node and group not in settings.SECTIONS:
             continue  # its defaults list names another member, which has it
         target = node.get("_target_")
-        cls = pkgutil.resolve_name(target) if target else sections.SECTIONS[group]
-        if node.get("kind") == sections.SLURM:
-            cls = sections.Slurm
+        cls = pkgutil.resolve_name(target) if target else settings.SECTIONS[group]
+        if node.get("kind") == settings.SLURM:
+            cls = settings.Slurm
         said = described(cls)
         fields = {field.name for field in dataclasses.fields(cls) if field.init} - {"inner"}
         assert [name for name in fields if not said[name].text] == [], (target, group)
@@ -109,13 +109,16 @@ def test_the_first_page_fits_a_terminal_and_no_line_is_cut(page: Page) -> None:
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if line.endswith("...") and "/..." not in line] == []
     keys = {line.split("=")[0].strip() for line in lines if line.startswith("  ") and "=" in line}
-    for section, cls in sections.SECTIONS.items():
+    for section, cls in settings.SECTIONS.items():
         assert f"{section}: " in "\n".join(lines)
         names = set(composed([])[section])
         assert names <= keys, (section, cls)
     said = " ".join(" ".join(lines).split())
     for name, command in main.COMMANDS.items():
         assert f" {name} {command.about}" in said
+    for group in ("compressor", "policy", "launch"):
+        names = {path.stem for path in (conf_dir() / group).glob("*.yaml")}
+        assert f" {group} {', '.join(sorted(names))} " in said.replace("*", "")
 
 
 def test_a_member_is_described_before_and_after_the_flag(

@@ -31,10 +31,9 @@ from tiny_run import FINISHED, PLAIN, TEXT, TIMED, TINY, built, play
 from dgc_repro.errors import UserError
 from dgc_repro.launch import main, paths
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, threads_of_worker
-from dgc_repro.launch.optimized import EVERY_RUN, KEY, MODELLED, OF_KIND, measured
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.sweep import _runs_at_once, best
+from dgc_repro.launch.sweep import EVERY_RUN, KEY, MODELLED, OF_KIND, _runs_at_once, best, measured
 from dgc_repro.names import installed_papers
 
 Printed = Callable[..., str]
@@ -117,7 +116,7 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--multirun seed=0,1 policy=gr", {"policy=gravac"}),
         ("reproduce dyn", {"dynamic/table1", "dynamic/sensitivity"}),
         ("reproduce gravac/table", {"gravac/table3"}),
-        ("reproduce ", {"benchmark/methods", "mlsbench/payloads"}),
+        ("reproduce ", {"benchmark/methods", "mlsbench/payloads", "list="}),
         ("reproduce dynamic/table1 ", {"published=", "plan=", "device=", "share=", "publish="}),
         ("reproduce dynamic/table1 plan=true dev", {"device="}),
         ("reproduce dynamic/table1 sca", {"scale"}),
@@ -127,8 +126,8 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare my", {"my_conf/"}),
         ("recommend ", {"network=", "workers=", "model=", "image=", "max_cost=", "measure="}),
         ("recommend network=ethernet_1g", {"network=ethernet_1gbit"}),
-        ("queue ", {"list=", "publish=", "file="}),
-        ("queue list=true opt", {"optimizer="}),
+        ("reproduce list=queue ", {"plan=", "publish="}),
+        ("reproduce list=queue pa", {"paths."}),
         ("calibrate ", {"name=", "sizes=", "repeats=", "seconds="}),
         ("calibrate launch=netl", {"launch=netlab"}),
         ("selfcheck ", {"rows=", "timeout=", "report="}),
@@ -148,7 +147,7 @@ def test_tab_completes_groups_members_and_keys(
 
 @pytest.mark.parametrize(
     "line",
-    ["reproduce zzz", "compare zzz", "queue list=t", "recommend zzz", "new-paper ", "netlab x"],
+    ["reproduce zzz", "compare zzz", "recommend zzz", "new-paper ", "netlab x"],
 )
 def test_tab_after_a_command_of_ours_offers_nothing_it_does_not_know(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

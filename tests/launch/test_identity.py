@@ -1,4 +1,4 @@
-"""Which keys decide the id of a run: each key of a config is changed by itself."""
+"""Which keys decide the id of a run, each changed by itself, and the name of a run of one's own."""
 
 from __future__ import annotations
 
@@ -11,32 +11,21 @@ import pytest
 from tiny_run import configured
 
 from dgc_repro.launch.identity import WITHOUT_EFFECT, config_hash, is_same_run, run_folder
+from dgc_repro.launch.run import own_name
 
 USED = (
     *("experiment=dynamic/static8_ef", "scale=small", "wrap=[per_layer,error_feedback]"),
     *("stopping.target=50", "network=ethernet_1gbit", "generalization=measured"),
 )
 """A run in which stopping, the network and the measures have an effect."""
-ALONE = {
-    "sink": {"_target_": "dgc_repro.sink.jsonl.Jsonl"},
-    "paths": {"runs": "elsewhere", "reproduced": "there", "results": "published"},
-    "scale.seeds": [7, 8, 9],
-    "scale.rates": {"dense": [1.0]},
-    "scale.warmup": {"adam": 3},
-    "launch.timeout_seconds": 61,
-    "launch.start_timeout_seconds": 62,
-    "launch.partition": "gpu",
-    "launch.account": "mine",
-    "launch.qos": "long",
-    "launch.sbatch": {"mem": "64G"},
-    "launch.setup": ["module load cuda"],
-    "launch.python": "python3",
-    "launch.logs": "logs",
-    "train.checkpoint_every_epochs": 5,
-    "train.reshard": "mean",
-}
-"""Keys without an effect on the numbers, and another value of each. The list stands here once more, so that
-no key enters or leaves the code's list unseen."""
+ALONE = (
+    *("sink", "paths", "scale.seeds", "scale.rates", "scale.warmup", "launch.timeout_seconds"),
+    *("launch.start_timeout_seconds", "launch.partition", "launch.account", "launch.qos"),
+    *("launch.sbatch", "launch.setup", "launch.python", "launch.logs"),
+    *("train.checkpoint_every_epochs", "train.reshard"),
+)
+"""Keys without an effect on the numbers. The list stands here once more, so that no key enters or leaves the
+code's list unseen."""
 Keys = tuple[Any, ...]
 
 
@@ -72,23 +61,28 @@ def another(value: Any) -> Any:
     return [*value, "x"] if isinstance(value, list) else 1
 
 
-def name_of(config: Mapping[str, Any]) -> str:
-    return run_folder({**config, "paths": configured(*USED)["paths"]}).name
-
-
 def test_the_keys_without_effect_are_those_that_are_meant() -> None:
     assert {".".join(key) for key in WITHOUT_EFFECT} == set(ALONE)
 
 
-@pytest.mark.parametrize("key", ALONE)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sink", {"_target_": "dgc_repro.sink.jsonl.Jsonl"}),
+        ("scale.seeds", [7, 8, 9]),
+        ("launch.partition", "gpu"),
+        ("train.reshard", "mean"),
+    ],
+    ids=["section", "of a scale", "new key of Slurm", "of a section"],
+)
 def test_a_key_without_effect_leaves_the_id(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = configured(*USED)
-    other = changed(config, tuple(key.split(".")), ALONE[key])
+    other = changed(config, tuple(key.split(".")), value)
     assert config_hash(other) == config_hash(config)
-    assert name_of(other) == name_of(config)
+    assert run_folder(other).name == run_folder(config).name
     assert is_same_run(config, other)
     assert is_same_run(other, config)
 
@@ -125,3 +119,19 @@ def test_every_other_key_changes_the_id() -> None:
     assert len(found) - len(ignored) > 60
     for keys in found.keys() - ignored:
         assert not is_same_run(config, other[keys]), keys
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("", "dense"),
+        ("compressor=topk compressor.density=0.01 seed=3", "topk-density0.01"),
+        ("compressor=topk wrap=[] scale=quick", "topk-wrap_none-quick"),
+        ("wrap=[per_layer,error_feedback]", "dense-wrap_per_layer_error_feedback"),
+        ("policy=gravac train.epochs=2 launch.threads=1 paths.runs=a/b", "dense-gravac-epochs2"),
+        ("+network.rate='1 gbit' ~sink", "dense-rate1_gbit"),
+    ],
+)
+def test_the_settings_that_were_given_name_a_run(given: str, name: str) -> None:
+    overrides = given.replace("1 gbit", "1%gbit").split()
+    assert own_name([text.replace("%", " ") for text in overrides]) == name

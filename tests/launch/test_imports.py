@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from commands import PATIENCE_SECONDS
 from tiny_run import TINY
 
@@ -25,20 +24,6 @@ def roots(modules: list[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-@pytest.mark.parametrize("module", ["command_line", "worker"])
-def test_the_command_line_and_a_worker_import_no_libraries_for_figures(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", f"import dgc_repro.launch.{module}"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=True,
-    )
-    found = imported(done.stderr)
-    assert "torch" in found
-    assert HEAVY & roots(found) == set()
-
-
 def test_neither_the_command_nor_the_ranks_of_a_training_import_them(tmp_path: Path) -> None:
     """`model=cnn` and digits need none of them."""
     done = subprocess.run(
@@ -53,5 +38,5 @@ def test_neither_the_command_nor_the_ranks_of_a_training_import_them(tmp_path: P
     (log,) = tmp_path.glob("runs/*/launch.log")
     ranks = imported(log.read_text())
     assert ranks.count("torch") == ranks.count("dgc_repro.model.sizes") == 2
-    assert "dgc_repro.launch.command_line" in imported(done.stderr)
+    assert "dgc_repro.launch.sweep" in imported(done.stderr)
     assert HEAVY & roots([*ranks, *imported(done.stderr)]) == set()

@@ -37,7 +37,7 @@ from dgc_repro.launch.ranks import (
     what_failed,
     work,
 )
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.run import run_config
 from dgc_repro.sink.jsonl import write_line
 from dgc_repro.train import checkpoint
 
@@ -420,7 +420,7 @@ def losses(folder: Path, *settings: str, apart: bool = False) -> list[float]:
 def test_a_simulated_run_after_others_has_the_numbers_of_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dgc_repro.launch.single.check_launch", lambda config: None)
+    monkeypatch.setattr("dgc_repro.launch.run.check_launch", lambda config: None)
     before = (torch.get_num_threads(), *map(signal.getsignal, STOP_SIGNALS))
     alone = losses(tmp_path / "alone", apart=True)
     assert losses(tmp_path / "other", "seed=1", "launch.threads=2") != alone

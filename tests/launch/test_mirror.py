@@ -21,10 +21,9 @@ from wandb import wandb_agent
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
-from dgc_repro.launch.jobs import expand
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.single import check, own_name
+from dgc_repro.launch.run import check, expand, own_name
 from dgc_repro.sink import wandb_report
 from dgc_repro.sink.interface import RunInfo
 from dgc_repro.sink.wandb import Wandb
@@ -97,7 +96,7 @@ def test_every_run_of_a_sweep_is_valid_and_its_seeds_are_one_group(
         overrides = command[4:]
         config = composed(overrides)
         check(config, overrides)
-        config["experiment"]["row"] = own_name(overrides)  # as launch/single.py
+        config["experiment"]["row"] = own_name(overrides)  # as launch/run.py
         assert config["network"]["rate"], "for time/modelled_seconds"
         mirror = config["sink"]["mirror"]
         assert mirror["mode"] == "online"

@@ -17,7 +17,7 @@ from ranks import processes_of
 from tiny_run import TINY, configured
 
 from dgc_repro.launch.main import answer
-from dgc_repro.launch.netlab import Schedule
+from dgc_repro.launch.networks import Schedule
 from dgc_repro.launch.ranks import Ranks, what_failed
 from dgc_repro.launch.rules import validate
 from dgc_repro.network import lab as lab_module
@@ -148,7 +148,7 @@ STEPS = "network.schedule=[{step: 0, rate: 1gbit},{step: 3, rate: 100mbit},{step
 CHANGES = f"""
 import os, pathlib, subprocess
 from tiny_run import configured
-from dgc_repro.launch.netlab import Schedule
+from dgc_repro.launch.networks import Schedule
 from dgc_repro.train.meter import NoMeter
 def rates():
     shown = subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_run import built
 
-from dgc_repro.launch.single import warning
+from dgc_repro.launch.run import warning
 
 DGC = ("compressor=dgc", "compressor.sample=1.0")
 

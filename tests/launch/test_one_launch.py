@@ -34,7 +34,7 @@ from dgc_repro.launch.ranks import (
     refuse_superseded,
     work,
 )
-from dgc_repro.launch.single import prepare
+from dgc_repro.launch.run import prepare
 
 RUN = (
     *(*TINY, *PLAIN, *UNIFORM4_EF, "launch=local", "launch.timeout_seconds=600"),

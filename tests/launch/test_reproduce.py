@@ -18,10 +18,11 @@ from dgc_repro.checksums import sealed_summary
 from dgc_repro.errors import UserError
 from dgc_repro.launch import reproduce as reproducing
 from dgc_repro.launch.identity import run_folder
-from dgc_repro.launch.jobs import finished
 from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.paths import _ADDED
-from dgc_repro.launch.reproduce import OPTIONAL_RUNS, reproduce, runs_of
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.reproduction import OPTIONAL_RUNS, runs_of
+from dgc_repro.launch.run import finished
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper import pool
 from dgc_repro.paper.frame import lines
@@ -79,7 +80,7 @@ def test_a_page_keeps_the_seeds_that_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dgc_repro.launch.jobs.read_run", lambda folder: folder)
+    monkeypatch.setattr("dgc_repro.launch.run.read_run", lambda folder: folder)
     (job, *_), others = runs_of("dynamic/table1", TINY), [12, 1]
     config, optimizer = job.config, {**job.config["optimizer"], "lr": 0.2}
     known = {}

@@ -24,7 +24,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch import slurm
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.single import named, prepare, run_config
+from dgc_repro.launch.run import named, prepare, run_config
 
 Run = Callable[..., tuple[int, list[str]]]
 RUN = tuple(override for override in TINY if override != "launch=simulated")

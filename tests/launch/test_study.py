@@ -15,8 +15,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch import study
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import artifacts, conf_dir
-from dgc_repro.launch.reproduce import artifact_node, reproduce, runs_of
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.reproduction import artifact_node, runs_of
+from dgc_repro.launch.run import run_config
 from dgc_repro.launch.study import built, worker_gradients
 from dgc_repro.paper import pool
 from dgc_repro.paper.gravac import MODELS, table3

@@ -17,7 +17,7 @@ from synthetic import require_golden
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.launch.paths import option
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame, publish
 from dgc_repro.paper.benchmark import methods, paired, profiles, recipes, speed, tradeoff

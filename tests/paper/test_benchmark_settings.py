@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_run import build, configured, play
 
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
 
 TINY = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.paper.mlsbench import BEST, MODELS, PRINTED, compression
 from dgc_repro.paper.records import Run
 

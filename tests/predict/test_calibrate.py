@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.networks import read_profile
-from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.overrides import composed, read_profile
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Point
 from dgc_repro.network.profile import Network

@@ -17,8 +17,9 @@ from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.shakespeare import Shakespeare
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import component
-from dgc_repro.launch.reproduce import prepared, reproduce
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.reproduction import prepared
+from dgc_repro.launch.settings import component
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.nests import tensors_of
 from dgc_repro.paper.claims import Check, Claim

@@ -26,8 +26,8 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.exchange import Exchange, in_memory_order
 from dgc_repro.exchange.world import World
 from dgc_repro.launch import cli_args
-from dgc_repro.launch.components import build_compressor, build_policy, unallocated
 from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.settings import build_compressor, build_policy, unallocated
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.speed import Sizes
 from dgc_repro.predict import known, modelled, settings

@@ -9,7 +9,7 @@ import pytest
 from test_pool_config import check_runs
 
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.predict import settings

@@ -11,7 +11,7 @@ from tiny_run import TEXT, tiny
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.run import run_config
 
 MEASURED = ("model=cnn", "model.hidden=8", "generalization=measured", "generalization.images=8")
 

@@ -16,8 +16,8 @@ from replayed import replayed
 from tiny_run import PLAIN, SETTINGS, built, state_of, tiny
 from torch import Tensor
 
-from dgc_repro.launch.components import build_policy
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.run import run_config
+from dgc_repro.launch.settings import build_policy
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import State
 from dgc_repro.train import checkpoint

@@ -17,7 +17,7 @@ from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built
 from dgc_repro.errors import UserError
 from dgc_repro.launch import build, worker
 from dgc_repro.launch.ranks import STOPPED, StopSignals, execute, held, work
-from dgc_repro.launch.single import prepare
+from dgc_repro.launch.run import prepare
 from dgc_repro.train import loss_scale
 from dgc_repro.train.loop import train
 from dgc_repro.train.loss_scale import FIRST_SCALE, GROWTH_STEPS, LossScale

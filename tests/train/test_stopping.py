@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_run import PLAIN, STEPS_PER_EPOCH, TEXT, assert_same_state, built, play, tiny
 
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.run import run_config
 from dgc_repro.names import with_current_names
 from dgc_repro.train import checkpoint
 from dgc_repro.train.evaluate import evaluate

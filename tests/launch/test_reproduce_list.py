@@ -1,4 +1,4 @@
-"""``queue``: what is missing of a list is trained in order, and published before all of it is finished."""
+"""``reproduce list=<file>``: what is missing of a list is trained in order, and published as it finishes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from commands import PATIENCE_SECONDS, Command, wait_for
 from ranks import processes_of
 from tiny_run import TINY
 
-from dgc_repro.launch import paths, single
-from dgc_repro.launch import queue as queueing
+from dgc_repro.launch import paths
+from dgc_repro.launch import reproduce as reproducing
+from dgc_repro.launch import run as running
 from dgc_repro.launch.devices import Place
 from dgc_repro.launch.environment import RUNS_AT_ONCE, threads_of_worker
-from dgc_repro.launch.jobs import Job, check_rows
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.new_paper import files
-from dgc_repro.launch.queue import queue
 from dgc_repro.launch.ranks import RunFailed, held
 from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.run import Job, check_rows
 from dgc_repro.launch.worker import read_config
-from dgc_repro.names import conf_dir
 from dgc_repro.paper.publish import published, run_ids
 from dgc_repro.train.run import Run
 
 PAPER = "queued/table1"
 TABLE1 = " ".join([PAPER, *TINY])
-Queue = Callable[..., tuple[int, list[str], list[str]]]
+Reproduce = Callable[..., tuple[int, list[str], list[str]]]
 
 
 def write(folder: Path, *entries: dict[str, Any]) -> Path:
@@ -67,16 +66,16 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Queue:
+) -> Reproduce:
     """Runs the command on a list: exit code, lines on stdout and on stderr. A run takes 6 core-minutes."""
     monkeypatch.setattr(Run, "cpu_seconds", 360.0)
-    monkeypatch.setattr(queueing, "code_has_changed", bool)
-    monkeypatch.setattr(single, "warning", lambda *_: None)
+    monkeypatch.setattr(reproducing, "code_has_changed", bool)
+    monkeypatch.setattr(running, "warning", lambda *_: None)
     monkeypatch.setattr(os, "nice", lambda increment: increment)
     monkeypatch.setenv(RUNS_AT_ONCE, "1")
 
     def command(*arguments: str) -> tuple[int, list[str], list[str]]:
-        code = answer(lambda: queue([f"file={tmp_path / 'queue.yaml'}", *arguments]))
+        code = answer(lambda: reproduce([f"list={tmp_path / 'queue.yaml'}", *arguments]))
         said = capsys.readouterr()
         return code, said.out.splitlines(), said.err.splitlines()
 
@@ -97,15 +96,15 @@ def page(folder: Path) -> list[str]:
 
 
 def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
-    run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def backwards(arguments: list[str]) -> Any:
         asked = prepared(arguments)
         return replace(asked, jobs=asked.jobs[::-1])
 
     priorities: list[int] = []
-    prepared = queueing.prepared
-    monkeypatch.setattr(queueing, "prepared", backwards)
+    prepared = reproducing.prepared
+    monkeypatch.setattr(reproducing, "prepared", backwards)
     monkeypatch.setattr(os, "nice", priorities.append)
     write(
         tmp_path,
@@ -127,7 +126,7 @@ def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
 
     # A third seed: the two that are finished say how long it takes.
     write(tmp_path, {"run": f'{TABLE1} "seed=[0,1,2]"'})
-    code, lines, _ = run("list=true")
+    code, lines, _ = run("plan=true")
     assert code == 0
     assert lines[0].strip() == "0.2 core-hours left"
     assert lines[-2].split() == ["1", PAPER, "custom", "6", "4", "2", "6.0", "measured", "0.2"]
@@ -135,7 +134,7 @@ def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
 
 
 def test_what_is_finished_is_published_again_and_again(
-    run: Queue, trained: list[Path], tmp_path: Path
+    run: Reproduce, trained: list[Path], tmp_path: Path
 ) -> None:
     what = f"{PAPER} scale=custom"
     write(tmp_path, {"run": f"{TABLE1} seed=7", "rows": ["topk"]})
@@ -174,15 +173,15 @@ def test_what_is_finished_is_published_again_and_again(
 
 
 def test_a_page_that_cannot_be_made_does_not_stop_the_others(
-    run: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, {"run": TABLE1})
     run()
 
     def refuse(*_: object) -> None:
-        raise queueing.UserError("train.epochs: the same in every run")
+        raise reproducing.UserError("train.epochs: the same in every run")
 
-    monkeypatch.setattr(queueing.Reproduction, "publish", refuse)
+    monkeypatch.setattr(reproducing.Reproduction, "publish", refuse)
     what = f"{PAPER} scale=custom"
     assert run("publish=true") == (
         1,
@@ -192,10 +191,10 @@ def test_a_page_that_cannot_be_made_does_not_stop_the_others(
 
 
 def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
-    run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where both processes begin at once: the folder is not taken for a mistake's."""
-    train = single.execute
+    train = running.execute
 
     def fail(config: dict[str, Any], folder: Path, **_: Any) -> None:
         if config["seed"] == 2:
@@ -205,8 +204,8 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
             raise RunFailed("rank 0 was killed by SIGSEGV")
         train(config, folder)
 
-    monkeypatch.setattr(single, "execute", fail)
-    monkeypatch.setattr(single, "warning", lambda *_: "the run diverged")
+    monkeypatch.setattr(running, "execute", fail)
+    monkeypatch.setattr(running, "warning", lambda *_: "the run diverged")
     write(
         tmp_path,
         {"run": f'{TABLE1} "seed=[0,1]"'},
@@ -222,13 +221,13 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
     (error,) = errors
     assert error.startswith("error: 2 of 5 runs failed: queued-table1-dense-custom-s0-")
     assert error.endswith("; the same command tries them again")
-    monkeypatch.setattr(single, "execute", train)
+    monkeypatch.setattr(running, "execute", train)
     assert run()[0] == 0
     assert names(trained) == [("dense", 0), ("dense", 1), ("dense", 2)]
 
 
 def test_a_cpu_that_emulates_bf16_is_named_before_the_first_run(
-    run: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False}, raising=False)
     write(tmp_path, {"run": f"{TABLE1} train.precision=bf16", "rows": ["topk"]})
@@ -242,15 +241,15 @@ def test_a_cpu_that_emulates_bf16_is_named_before_the_first_run(
 
 def test_the_device_of_each_bf16_run_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False}, raising=False)
-    monkeypatch.setattr(queueing, "choose_device", lambda config: Place(config["on"], ""))
+    monkeypatch.setattr(reproducing, "choose_device", lambda config: Place(config["on"], ""))
 
     def part(precision: str, device: str) -> Any:
         job = Job({"train": {"precision": precision}, "on": device}, [])
         return SimpleNamespace(jobs={"run": job}, left={"run"})
 
     parts = [part("bf16", "cuda"), part("fp32", "cpu"), part("half", "cpu")]
-    assert (queueing._slow_bf16(parts) or "").startswith("train.precision: this CPU computes no")
-    assert queueing._slow_bf16(parts[:2]) is None
+    assert (reproducing._slow_bf16(parts) or "").startswith("train.precision: this CPU computes no")
+    assert reproducing._slow_bf16(parts[:2]) is None
 
 
 @pytest.mark.parametrize(
@@ -263,15 +262,15 @@ def test_the_device_of_each_bf16_run_is_looked_at(monkeypatch: pytest.MonkeyPatc
             "run: No closing quotation; close the quotes, or leave them out",
         ),
         ({"run": f"{TABLE1} share=1/2"}, "share: not for an entry; leave it out"),
-        ({"run": f"{TABLE1} launch=local"}, "launch: a queue has one core; add launch=simulated"),
-        ({"run": f"{TABLE1} launch.threads=2"}, "launch: a queue has one core"),
+        ({"run": f"{TABLE1} launch=local"}, "launch: a list has one core; add launch=simulated"),
+        ({"run": f"{TABLE1} launch.threads=2"}, "launch: a list has one core"),
         ({"run": "gravac/table1"}, "run: gravac/table1 is not trained; make it with reproduce"),
         ({"run": TABLE1, "rows": ["dence"]}, "rows: no row 'dence'; did you mean dense?"),
         ({"run": TABLE1, "minute": 3}, "entry 1.minute: no such key; did you mean minutes?"),
     ],
 )
 def test_a_mistake_in_the_list_names_its_entry_before_anything_is_trained(
-    entry: dict[str, Any], message: str, run: Queue, trained: list[Path], tmp_path: Path
+    entry: dict[str, Any], message: str, run: Reproduce, trained: list[Path], tmp_path: Path
 ) -> None:
     write(tmp_path, entry)
     code, _, errors = run()
@@ -282,7 +281,7 @@ def test_a_mistake_in_the_list_names_its_entry_before_anything_is_trained(
 
 
 def test_a_row_that_an_entry_leaves_out_may_need_more_than_one_core(
-    run: Queue, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_local_topk(arguments: list[str]) -> Any:
         asked = prepared(arguments)
@@ -291,44 +290,45 @@ def test_a_row_that_an_entry_leaves_out_may_need_more_than_one_core(
                 job.config["launch"]["kind"] = "local"
         return asked
 
-    prepared = queueing.prepared
-    monkeypatch.setattr(queueing, "prepared", with_local_topk)
+    prepared = reproducing.prepared
+    monkeypatch.setattr(reproducing, "prepared", with_local_topk)
     write(tmp_path, {"run": TABLE1, "rows": ["dense"]})
     assert run()[0] == 0
     assert {row for row, _ in names(trained)} == {"dense"}
 
 
-def test_mistakes_of_the_command_are_one_line(run: Queue, tmp_path: Path) -> None:
+def test_mistakes_of_the_command_are_one_line(run: Reproduce, tmp_path: Path) -> None:
     assert "has no list `queue:`" in run()[2][0]  # no file
     (tmp_path / "queue.yaml").write_text("- run: dynamic/table1")
     assert "has no list `queue:`" in run()[2][0]
     write(tmp_path)
     for argument, message in (
         ("seed=1", "seed: no such key; there are"),
-        ("list=yes", "list: true or false, got 'yes'"),
+        ("plan=yes", "plan: true or false, got 'yes'"),
+        ("dynamic/table1", "list: its file names the artifacts; leave dynamic/table1 out"),
     ):
         code, _, errors = run(argument)
         assert (code, len(errors)) == (2, 1)
         assert errors[0].startswith(f"error: {message}")
-    assert run("list=true", "publish=true")[0] == 2
+    assert run("plan=true", "publish=true")[0] == 2
 
 
 @pytest.mark.slow  # the list has 900 runs, each composed and checked
 def test_the_committed_list_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    parts = queueing.planned(conf_dir() / "queue.yaml", [])
+    parts = reproducing.read_list("queue", [])
     assert all(part.jobs for part in parts), "an entry whose runs are all in entries before it"
     check_rows(job for part in parts for job in part.jobs.values())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(6 * PATIENCE_SECONDS)
-def test_a_queue_continues_after_a_kill_and_after_a_stop(
+def test_a_list_continues_after_a_kill_and_after_a_stop(
     paper: None, commands: Callable[..., Command], tmp_path: Path
 ) -> None:
     sizes = "dataset.train_size=640 train.epochs=4 sink.every_steps=1"
     path = write(tmp_path, {"run": f'{TABLE1} {sizes} "seed=[0,1]"', "rows": ["dense"]})
-    command = commands("queue", f"file={path}")
+    command = commands("reproduce", f"list={path}")
     command.start()
     command.wait_for_step(50)
     os.kill(command.process.pid, signal.SIGKILL)
