@@ -23,7 +23,9 @@ from dgc_repro.launch.rules import validate
 from dgc_repro.launch.settings import component
 from dgc_repro.names import defaults_of_component, papers_in
 from dgc_repro.optimizer.sam import SAM
-from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
+from dgc_repro.paper.facts import FULL_MODELS
+from dgc_repro.paper.gravac import EPS_SWEEP
+from dgc_repro.paper.gravac import MODELS as NAMES
 from dgc_repro.paper.publish import pools_of, published
 from dgc_repro.train.settings import SGD
 
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.slow
 
 PUBLISHED = conf_dir().parent / "results"
 MODELS = ("resnet101", "vgg16", "lstm")
+PARAMETERS = {model: FULL_MODELS[name][1] for model, name in NAMES.items()}
 FACTORS = {"topk", "dgc", "redsync", "randomk"}
 METHODS = sorted(papers_in(conf_dir())["gravac"]["method"])
 POOLED = {
