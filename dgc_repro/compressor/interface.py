@@ -43,8 +43,8 @@ class Context:
     """What a step may know of its surroundings.
 
     ``path``: where in the nest of wrappers (an entry may be a tuple with a label for each tensor of a batch).
-    ``slot``: group, bucket and worker: steps that are under way at once have other buffers. ``name``: of the
-    tensor, where a method is written for one. ``plan``: of the policy. ``learning_rate``: of this step, or 1
+    ``slot``: group, bucket, part and worker: steps that are under way at once have other buffers. ``name``:
+    of the tensor, where a method is written for one. ``plan``: of the policy. ``learning_rate``: of this step, or 1
     throughout where it is not given. ``choose``: from energies of all workers to the policy's rung; ``tell``:
     takes them where the plan measures and has chosen the rung already. ``norms``: of each worker's whole
     gradient, measured when they are first asked for (on a GPU tensors, f64[]). ``raw``: of each worker,
@@ -289,7 +289,7 @@ class _Parts:
 
 class _Layout:
     """Where flat tensors of these sizes and types lie in a row of bytes: each at a multiple of its element,
-    the row filled up to a multiple of 8. ``num_bytes``: of the tensors."""
+    the row filled up to a multiple of 8 at least. ``num_bytes``: of the tensors."""
 
     def __init__(self, kinds: Sequence[tuple[int, torch.dtype]]) -> None:
         self.kinds, self.starts, self.num_bytes, end = kinds, list[int](), 0, 0
@@ -298,10 +298,15 @@ class _Layout:
             end = start + count * dtype.itemsize
             self.starts.append(start)
             self.num_bytes += count * dtype.itemsize
-        self.size = -(-end // 8) * 8
+        widest = max([8, *(dtype.itemsize for _, dtype in kinds)])  # other rows follow this one
+        self.size = -(-end // widest) * widest
 
     def row(self, parts: Sequence[Tensor]) -> Tensor:
-        """u8[size]"""
+        """u8[size]. Raises ValueError."""
+        if not parts:
+            raise ValueError(
+                "compress: it has returned no tensor for any parameter; return one at least"
+            )
         row = torch.zeros(self.size, dtype=torch.uint8, device=parts[0].device)
         for part, start in zip(parts, self.starts, strict=True):
             row[start : start + part.nbytes].copy_(part.view(torch.uint8))

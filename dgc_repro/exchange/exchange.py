@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -42,6 +41,11 @@ Gradients = Mapping[str, Tensor]
 """Of one worker, by the names of parameters, contiguous (`in_memory_order`)."""
 Chooser = Callable[[Tensor], int]
 """From the energies that all workers share to the rung of a `Ladder`: f32[3 or 6]."""
+
+LARGE_BYTES = 1 << 22
+"""The mean of a larger tensor is taken where it lies, on a CPU. Others travel together, which costs a copy in
+and out. Not bucket by bucket: DDP cuts its buckets anew after the first step, and with three ranks or more
+the last bits of a sum depend on the place in what travels, so that a continued run would have others."""
 
 
 @dataclass
@@ -145,8 +149,10 @@ class Exchange:
         others = (group.names for group in self.groups if not group.exact)
         self.converted = frozenset(name for names in others for name in names)
         self.is_joined = unit == MODEL
-        # Names that lie side by side in this order, on all ranks alike: DDP's buckets.
-        self.runs: tuple[tuple[str, ...], ...] = ()
+        on_cpu = world.device.type == "cpu" and not world.simulated
+        self._large = frozenset(
+            n for n, p in self.parameters.items() if on_cpu and p.nbytes > LARGE_BYTES
+        )
         self._buffers = Workspace()
         # Gradients of other types and their means in float32.
         self._narrow: list[tuple[Group, tuple[str, ...], list[Tensor], list[Tensor]]] = []
@@ -247,12 +253,9 @@ class Exchange:
                 # In the order of a bucket, whose tensors lie side by side.
                 names = tuple([name for name in given if name in group.members])
             pieces = [names]
-            if self.runs and group.exact and not (self.is_joined or plan.norms):
-                # A mean is taken where the gradients lie.
-                here = dict.fromkeys(names)
-                pieces = [tuple([n for n in run if n in here]) for run in self.runs]
-                in_runs = frozenset(chain(*pieces))
-                pieces.append(tuple([name for name in names if name not in in_runs]))
+            if part == 0 and group.exact and self._large and not (self.is_joined or plan.norms):
+                pieces = [(name,) for name in names if name in self._large]
+                pieces.append(tuple([name for name in names if name not in self._large]))
             for place, piece in enumerate(pieces):
                 if piece:
                     found.append(((number, part, place), group, piece))

@@ -170,8 +170,6 @@ class AfterBackward(Junction):
         self._first: dict[str, Tensor] = {}  # the first worker's, as they were
         self._names: tuple[str, ...] = exchange.names  # that count in this step
         self._under_way: Running | None = None
-        self._buckets: list[Any] = []  # DDP's, that this backward has filled
-        self._runs: list[list[int]] = []  # ids of the parameters in each, of the last backward
         # A contiguous gradient of these is as they are, and as it lies in memory.
         learn = parameters.items()
         self._plain = {n for n, p in learn if p.is_contiguous() and not p.is_complex()}
@@ -179,16 +177,6 @@ class AfterBackward(Junction):
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
         future.set_result(bucket.buffer())
-        self._buckets = [*(self._buckets if bucket.index() else ()), bucket]
-        if bucket.is_last():
-            # All ranks have the same buckets, so that all of them note new ones in the same step.
-            runs = [list(map(id, one.parameters())) for one in self._buckets]
-            self._buckets = []
-            if runs != self._runs:
-                self._runs = runs
-                names = {id(p): name for name, p in self.parameters.items()}
-                each = [[names[one] for one in run if one in names] for run in runs]
-                self.exchange.runs = tuple(map(tuple, each))
 
     def open(self, names: Collection[str] | None = None) -> str | None:
         is_first = not self._given

@@ -65,21 +65,20 @@ class Rendezvous:
         self._store.set(f"{place}/{self._rank}", said)
         self._store.add(place, 1)
         begun, pause = time.monotonic(), 1e-3
-        until, has_said = (
-            begun + (self.seconds if seconds is None else seconds),
-            seconds is not None,
-        )
+        until = begun + (self.seconds if seconds is None else seconds)
+        says = seconds is None  # for whom it waits, once
         while not (all_here := self._store.add(place, 0) >= len(self.ranks)):
             if time.monotonic() > until or any(self.problems()):
                 break
-            if not has_said and time.monotonic() > begun + SAY_SECONDS:
-                has_said = True
-                late = [r for r in self.ranks if not self._store.check([f"{place}/{r}"])]
-                print(
-                    f"dgc_repro: rank {self._rank} waits for {named(late)}, at most {self.seconds:g} s; all "
-                    "ranks that train the model have to call attach and compare_batches",
-                    file=sys.stderr,
-                )
+            if says and time.monotonic() > begun + SAY_SECONDS:
+                late = [rank for rank in self.ranks if not self._has_come(f"{place}/{rank}")]
+                says = not late
+                if late:
+                    print(
+                        f"dgc_repro: rank {self._rank} waits for {named(late)}, at most {self.seconds:g} s; "
+                        "all ranks that train the model have to call attach and compare_batches",
+                        file=sys.stderr,
+                    )
             time.sleep(pause)
             pause = min(2 * pause, LOOK_EVERY_SECONDS)
         self._have_met |= all_here
@@ -87,6 +86,9 @@ class Rendezvous:
         here = [rank for rank, key in keys.items() if all_here or self._store.check([key])]
         told = self._store.multi_get([keys[rank] for rank in here])
         return {rank: text.decode() for rank, text in zip(here, told, strict=True)}
+
+    def _has_come(self, key: str) -> bool:
+        return self._store.check([key]) and self._store.get(key).decode() != WITHDRAWN
 
     def problems(self) -> list[str]:
         """Return what is wrong with each rank's call, where a rank cannot come here because of it. (A call

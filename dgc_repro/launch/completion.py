@@ -34,6 +34,7 @@ def of_command(name: str, command: Command, words: Sequence[str]) -> list[str]:
     if name != "reproduce" or named or is_list:
         given = {word.partition("=")[0] for word in before}
         keys = ["plan=", "publish="] if is_list else own_keys(command)
+        keys = [key for key in keys if key != "list=" or not named]
         found += [key for key in keys if key.rstrip("=") not in given]
     return [one for one in found if one.startswith(begun)]
 

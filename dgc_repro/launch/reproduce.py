@@ -1,7 +1,7 @@
 """``reproduce <paper>/<artifact>``: make the runs an artifact needs, write its page and figures, print them.
 
 The page goes to ``paths.reproduced``, which git ignores, or with ``publish=true``, a maintainer's setting, to
-``paths.results``. Finished runs are found by their settings and not made again. With ``published=true`` a run
+``paths.results``. Finished runs are found by their settings and not made again. Settings: `reproduction`. With ``published=true`` a run
 that is not in runs/ is taken from the published ones; otherwise it is made, so that every printed number was
 measured here. ``share=2/3`` makes the second, fifth, ... run and no page: several machines then share the
 runs of an artifact.
@@ -179,7 +179,10 @@ def reproduce_list(arguments: Sequence[str]) -> None:
 def read_list(name: str, given: Sequence[str]) -> list[Part]:
     """Return the entries of a list with their runs. ``name``: a YAML file, or the name of one in conf/.
     Raises UserError, which names the entry that is wrong."""
-    file = Path(name) if name.endswith((".yaml", ".yml")) else conf_dir() / f"{name}.yaml"
+    if name.lower() in ("true", "false"):
+        raise UserError(f"{LIST}: {name}; {LIST}=<file> names a list, and {PLAN}=true prints it")
+    is_file = Path(name).is_file() or "/" in name or name.endswith((".yaml", ".yml"))
+    file = Path(name) if is_file else conf_dir() / f"{name}.yaml"
     try:
         nodes = files.parsed_yaml(files.text(file.resolve()))["queue"]
         if not isinstance(nodes, list):

@@ -39,7 +39,7 @@ from dgc_repro.launch.paths import (
     papers,
     writing_to,
 )
-from dgc_repro.launch.reproduce_help import KEYS
+from dgc_repro.launch.reproduce_help import KEYS, LIST
 from dgc_repro.launch.run import Job, expand
 from dgc_repro.launch.settings import check_seed
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
@@ -154,6 +154,8 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     others = []
     for override in given:
         key, _, text = override.lstrip("+").partition("=")
+        if key == LIST:
+            raise UserError(f"{LIST}: it stands in the place of an artifact; leave one of them out")
         if key in readers:
             own[key] = readers[key](key, text)
         elif key.startswith(f"{ROOTS}."):

@@ -122,7 +122,7 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "channels last": Convolution,
     "complex channels last": lambda: Convolution(torch.complex64),
     "unused": Sided,
-    "unused, wide": lambda: Sided(520),
+    "unused, wide": lambda: Sided(1030),
 }
 
 
@@ -239,14 +239,43 @@ def sends_first(action: Callable[[], object], does: bool) -> None:
         action()
 
 
-def bytes_of_buffers(view: bool) -> int:
-    """Held beside the gradients to average them."""
-    model = DistributedDataParallel(Layers(*[torch.float32] * 3), gradient_as_bucket_view=view)
+def bytes_of_buffers(width: int) -> int:
+    """Held beside the gradients to average them. ``width``: of a square layer."""
+    layers = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width))
+    model = DistributedDataParallel(layers)
     exchange = attach(model, Dense())
-    for _ in range(3):
-        model.zero_grad()
-        model(torch.ones(1, 6)).sum().backward()
+    model(torch.ones(1, 6)).sum().backward()
     return sum(tensor.nbytes for tensor in exchange._exchange._buffers._scratch.values())
+
+
+def continued_in_a_fresh_ddp(compressor: Compressor, width: int) -> list[dict[str, Tensor]]:
+    """The weights after four steps: at a stretch, and with a model, DDP and exchange of their own for the
+    last two."""
+
+    def begun() -> tuple[DistributedDataParallel, torch.optim.Optimizer, Attached]:
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 6))
+        model = DistributedDataParallel(layers)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1), attach(model, compressor)
+
+    found = []
+    for stops in ((), (2,)):
+        parts = begun()
+        for step in range(4):
+            if step in stops:
+                saved = [copy.deepcopy(part.state_dict()) for part in parts]
+                parts[2].detach()
+                parts = begun()
+                for part, state in zip(parts, saved, strict=True):
+                    part.load_state_dict(state)
+            model, optimizer, _ = parts
+            source = torch.Generator().manual_seed(10 * step + dist.get_rank())
+            optimizer.zero_grad()
+            model(torch.randn(8, 6, generator=source)).square().mean().backward()
+            optimizer.step()
+        found.append(kept(model.module.state_dict()))
+        parts[2].detach()
+    return found
 
 
 def spoil_and_load(exchange: Attached, form: str, folder: str) -> None:
