@@ -44,13 +44,12 @@ class Context:
 
     ``path``: where in the nest of wrappers (an entry may be a tuple with a label for each tensor of a batch).
     ``slot``: group, bucket, part and worker: steps that are under way at once have other buffers. ``name``:
-    of the tensor, where a method is written for one. ``plan``: of the policy. ``learning_rate``: of this step, or 1
-    throughout where it is not given. ``choose``: from energies of all workers to the policy's rung; ``tell``:
-    takes them where the plan measures and has chosen the rung already. ``norms``: of each worker's whole
-    gradient, measured when they are first asked for (on a GPU tensors, f64[]). ``raw``: of each worker,
-    ||g||^2 of each tensor before any wrapper, f64[tensors], where the plan asks for norms; ``raw_energy``: of
-    the one worker of `at`.
-    """
+    of the tensor, where a method is written for one. ``plan``: of the policy. ``learning_rate``: of this
+    step, or 1 throughout where it is not given. ``choose``: from energies of all workers to the policy's
+    rung; ``tell``: takes them where the plan measures and has chosen the rung already. ``norms``: of each
+    worker's whole gradient, measured when they are first asked for (on a GPU tensors, f64[]). ``raw``: of
+    each worker, ||g||^2 of each tensor before any wrapper, f64[tensors], where the plan asks for norms;
+    ``raw_energy``: of the one worker of `at`."""
 
     seed: int
     step: int

@@ -88,7 +88,7 @@ class Rendezvous:
         return {rank: text.decode() for rank, text in zip(here, told, strict=True)}
 
     def _has_come(self, key: str) -> bool:
-        return self._store.check([key]) and self._store.get(key).decode() != WITHDRAWN
+        return bool(self._store.check([key]) and self._store.get(key).decode() != WITHDRAWN)
 
     def problems(self) -> list[str]:
         """Return what is wrong with each rank's call, where a rank cannot come here because of it. (A call

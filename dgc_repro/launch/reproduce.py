@@ -1,10 +1,10 @@
 """``reproduce <paper>/<artifact>``: make the runs an artifact needs, write its page and figures, print them.
 
-The page goes to ``paths.reproduced``, which git ignores, or with ``publish=true``, a maintainer's setting, to
-``paths.results``. Finished runs are found by their settings and not made again. Settings: `reproduction`. With ``published=true`` a run
-that is not in runs/ is taken from the published ones; otherwise it is made, so that every printed number was
-measured here. ``share=2/3`` makes the second, fifth, ... run and no page: several machines then share the
-runs of an artifact.
+The page goes to ``paths.reproduced``, which git ignores, or with ``publish=true``, a maintainer's setting,
+to ``paths.results``. Finished runs are found by their settings and not made again. With ``published=true``
+a run that is not in runs/ is taken from the published ones; otherwise it is made, so that every printed
+number was measured here. Other settings: `reproduction`. ``share=2/3`` makes the second, fifth, ... run and
+no page: several machines then share the runs of an artifact.
 
 ``reproduce list=<file>`` trains what is missing of a list of artifacts, one run after another on one core;
 conf/queue.yaml describes the file. A run that is finished or published is not trained again, and a run of
