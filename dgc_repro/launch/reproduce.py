@@ -181,7 +181,7 @@ def read_list(name: str, given: Sequence[str]) -> list[Part]:
     Raises UserError, which names the entry that is wrong."""
     if name.lower() in ("true", "false"):
         raise UserError(f"{LIST}: {name}; {LIST}=<file> names a list, and {PLAN}=true prints it")
-    is_file = Path(name).is_file() or "/" in name or name.endswith((".yaml", ".yml"))
+    is_file = os.path.isfile(name) or "/" in name or name.endswith((".yaml", ".yml"))
     file = Path(name) if is_file else conf_dir() / f"{name}.yaml"
     try:
         nodes = files.parsed_yaml(files.text(file.resolve()))["queue"]
