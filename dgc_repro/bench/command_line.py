@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -32,10 +33,18 @@ TABLES: Mapping[str, Callable[[bool], Table]] = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """Its refusals are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError."""
+        raise UserError(message.removeprefix("argument "))
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Measure the tables that are asked for; the folder that was written to."""
     plain = argparse.RawDescriptionHelpFormatter
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    made = Parser(description=__doc__, formatter_class=plain)
     made.add_argument("--output", type=Path, help="folder of the tables (default: reproduced/)")
     made.add_argument("--publish", action="store_true", help="write the tables to results/")
     made.add_argument("--quick", action="store_true", help="fewer repeats and settings")

@@ -126,8 +126,8 @@ def table(quick: bool) -> Table:
     about = (
         f"gradients of ResNet18 of width {WIDTH}, {PAIR} gloo workers on loopback, 1 thread each; backward "
         f"replayed; all exchanges in turns; median of {repeats} rounds (middle half). With "
-        "overlap, the spans of the communication thread overlap with backward; the check for non-finite "
-        "gradients is part of the kernels that read every value, its allreduce of communicate."
+        "overlap, buckets are compressed and their collectives begin while backward goes on. The check for "
+        "non-finite gradients is in none of the spans, its allreduce in communicate."
     )
     seconds = 10 + 1.2 * repeats
     return Table("exchange", "Exchange", about, COLUMNS, partial(rows, CASES, repeats), seconds)

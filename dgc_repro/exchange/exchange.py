@@ -31,7 +31,7 @@ from dgc_repro.compressor.kept import Kept
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer, Rest
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.world import Wait, World
+from dgc_repro.exchange.world import LARGE_BYTES, Wait, World
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
@@ -41,11 +41,6 @@ Gradients = Mapping[str, Tensor]
 """Of one worker, by the names of parameters, contiguous (`in_memory_order`)."""
 Chooser = Callable[[Tensor], int]
 """From the energies that all workers share to the rung of a `Ladder`: f32[3 or 6]."""
-
-LARGE_BYTES = 1 << 22
-"""The mean of a larger tensor is taken where it lies, on a CPU. Others travel together, which costs a copy in
-and out. Not bucket by bucket: DDP cuts its buckets anew after the first step, and with three ranks or more
-the last bits of a sum depend on the place in what travels, so that a continued run would have others."""
 
 
 @dataclass
@@ -149,6 +144,9 @@ class Exchange:
         others = (group.names for group in self.groups if not group.exact)
         self.converted = frozenset(name for names in others for name in names)
         self.is_joined = unit == MODEL
+        # The mean of each is taken where it lies. (Not bucket by bucket: DDP cuts its buckets anew after the
+        # first step, and with three ranks or more the last bits of a sum depend on the place in what
+        # travels, so that a continued run would have others.)
         on_cpu = world.device.type == "cpu" and not world.simulated
         self._large = frozenset(
             n for n, p in self.parameters.items() if on_cpu and p.nbytes > LARGE_BYTES

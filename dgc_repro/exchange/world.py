@@ -4,7 +4,7 @@
 all of them (simulated). A collective takes what each worker hosted here hands over. What asks for one gets a
 `Wait`: the collective begins with the first wait of its round, together with all others of its kind that were
 asked for by then, as one. So a method that asks for much costs one collective of each kind a round, and the
-ledger counts one. (`PIECE_BYTES`: what is large travels by itself all the same.)
+ledger counts one. (A reduction above `LARGE_BYTES` travels by itself all the same.)
 
 gloo lacks some types, and an unsupported one can hang a job for minutes: what is gathered, swapped or
 broadcast moves as bytes whatever is inside. Collectives are begun in one order from one thread.
@@ -34,11 +34,13 @@ SUM, MAX, TOTAL, BROADCAST = "sum", "max", "total", "broadcast"
 TOLD_BYTES = 1 << 24
 """How much of what ranks tell each other travels at once."""
 PIECE_BYTES = 1 << 20
+"""A larger gather on gloo goes in pieces. gloo announces that it is ready to receive on the same connection
+on which it sends: behind a message that is on its way already, so that with the whole payload in two
+messages the rank that comes second sends first, and the other waits for half of it (5.7 MB at 100 Mbit/s, 2
+workers: 720 ms, in pieces 490, the link's own 474)."""
+LARGE_BYTES = 1 << 22
 """A larger reduction is a collective of its own, where it lies: joining it with others costs a copy in and
-out, and saves nothing that counts. A larger gather on gloo goes in pieces. gloo announces that it is ready
-to receive on the same connection on which it sends: behind a message that is on its way already, so that
-with the whole payload in two messages the rank that comes second sends first, and the other waits for half
-of it (5.7 MB at 100 Mbit/s, 2 workers: 720 ms, in pieces 490, the link's own 474)."""
+out, and saves nothing that counts."""
 
 
 class Wait:
@@ -311,8 +313,8 @@ class World:
                 one.wait.begin()
             return
         # By size, which is the same on all ranks: where tensors lie is not.
-        small = [one for one in same if one.size * dtype.itemsize <= PIECE_BYTES]
-        large = [[one] for one in same if one.size * dtype.itemsize > PIECE_BYTES]
+        small = [one for one in same if one.size * dtype.itemsize <= LARGE_BYTES]
+        large = [[one] for one in same if one.size * dtype.itemsize > LARGE_BYTES]
         for joined in [*large, small] if small else large:
             self._begin_joined(how, dtype, joined)
 

@@ -389,7 +389,7 @@ def build_optimizer(config: Config, compressor: Compressor) -> Any:
         ) from error
 
 
-def settled(config: Config) -> dict[str, Any]:
+def after_warmups(config: Config) -> dict[str, Any]:
     """The config after its warm-ups: the last rung of a policy that plans by epoch or step, and 1-bit Adam
     without its uncompressed steps. Raises UserError for a policy that decides in the run."""
     own, policy = deepcopy(dict(config)), build_policy(config)

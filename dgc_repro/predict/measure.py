@@ -27,7 +27,7 @@ from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.overrides import check_overrides, composed
 from dgc_repro.launch.rules import validate
-from dgc_repro.launch.settings import build_compressor, build_policy, settled, unallocated
+from dgc_repro.launch.settings import after_warmups, build_compressor, build_policy, unallocated
 from dgc_repro.launch.study import gradients_of, trained
 from dgc_repro.network.cost import Calls, Costs, seconds_of
 from dgc_repro.network.profile import Network
@@ -117,7 +117,7 @@ def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any]:
     own["exchange"] = {**own["exchange"], "unit": run.config["exchange"]["unit"]}
     if "momentum_correction" in own["wrap"]:  # it applies momentum on the workers
         own["optimizer"] = {**own["optimizer"], "momentum": 0}
-    return settled(own)
+    return after_warmups(own)
 
 
 def train(config: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:

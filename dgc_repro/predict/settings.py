@@ -15,7 +15,7 @@ from dgc_repro.bench.launches import Config, count_exchange, shapes_of
 from dgc_repro.bench.tables import Row, Table
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.reproduction import runs_of
-from dgc_repro.launch.settings import component, settled, unallocated
+from dgc_repro.launch.settings import after_warmups, component, unallocated
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.predict.minutes import place_of
@@ -75,7 +75,7 @@ def rows() -> list[Row]:
                 experiment = config["experiment"]
                 is_planned = speed.policy_of(config) in speed.PLANNED
                 if workloads()[experiment["workload"]].full_size == model and is_planned:
-                    counts = count_exchange(settled(config), shapes)
+                    counts = count_exchange(after_warmups(config), shapes)
                     if "launches" in counts:
                         times = {g: exchange_seconds(counts, 1.0, GPUS[g]) for g in SHOWN}
                         counts = {**counts, **in_ms(times)}

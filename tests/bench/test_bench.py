@@ -18,6 +18,7 @@ from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.command_line import main
 from dgc_repro.bench.exchange import NETWORK_CASES, Replay
 from dgc_repro.bench.rounds import Steps, rounds, spread_out
+from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 
 pytestmark = pytest.mark.slow
@@ -146,3 +147,9 @@ def test_the_order_turns_but_for_the_first_way_and_warm_up_is_not_counted() -> N
     found = rounds({name: partial(way, name) for name in "abc"}, 2, warmup=1)
     assert "".join(order) == "abc" + "acb" + "abc"
     assert found["a"]["calls"].tolist() == [0.0, 2.0]  # a kind of collective not every step has
+
+
+def test_a_mistake_on_the_command_line_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^--only: invalid choice: 'launches'") as error:
+        main(["--only", "launches"])
+    assert "\n" not in str(error.value)
