@@ -1,1 +1,5 @@
-"""Data sets held in memory as uint8, and the deterministic batches drawn from them."""
+"""Data sets, one a file: held in memory as uint8 or as word numbers, without loader processes.
+
+`images.py` and `text.py` have the frozen dataclasses of which a data set is one, `batches.py` the
+deterministic batches, and `download.py` fetches files and checks their SHA-256.
+"""

@@ -30,8 +30,9 @@ from torch import Tensor, nn
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.exchange import Exchange
+from dgc_repro.exchange.finite import first_non_finite
 from dgc_repro.exchange.hook import refuse_capture
-from dgc_repro.exchange.junction import Junction, first_non_finite
+from dgc_repro.exchange.junction import Junction
 from dgc_repro.exchange.process_group import group_of_some, splits
 from dgc_repro.exchange.world import World
 

@@ -28,15 +28,11 @@ from dgc_repro.compressor.joined import absent_of_model
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.collective import CollectiveFailed
 from dgc_repro.exchange.exchange import Exchange, Running, in_memory_order
+from dgc_repro.exchange.finite import Seen, first_bad, first_non_finite, on_cpu, seen_on_gpu
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
 from dgc_repro.policy.interface import Plan
 
 Parameters = Mapping[str, nn.Parameter]
-Seen = tuple[int, tuple[str, ...], tuple[int, ...], Tensor]
-"""A worker, names of gradients on a GPU, and largest magnitudes, so many of each: f32, NaN where there is
-one."""
 CHANGED = 2.0**-20
 """What a rank adds to the first signal where it lacks other parameters than in its last step. The whole
 part of the sum counts ranks with a gradient that is not finite, the fraction those that have changed: one
@@ -126,7 +122,7 @@ class Junction:
     def named(self) -> list[str | None]:
         """Of each worker hosted here, a gradient of the last step that was not finite. A GPU waits."""
         for seen in self._seen:
-            self.bad[seen[0]] = self.bad[seen[0]] or _first_bad(seen)
+            self.bad[seen[0]] = self.bad[seen[0]] or first_bad(seen)
         self._seen = []
         return self.bad
 
@@ -433,63 +429,6 @@ def put(mean: Tensor, gradient: Tensor) -> None:
 def sparse_gradient(name: str) -> str:
     """The refusal of a sparse gradient."""
     return f"model: {name} has sparse gradients, which are not compressed; build its layer with sparse=False"
-
-
-def on_cpu(tensor: Tensor) -> bool:
-    """Whether the host may look at the values of a tensor without waiting."""
-    return tensor.device.type == "cpu"
-
-
-def first_non_finite(
-    gradients: Mapping[str, Tensor], converted: Collection[str] = ()
-) -> str | None:
-    """The name of a gradient on the CPU that holds a NaN or an infinity: one pass over each. ``converted``:
-    those that go on as float32, which may hold less."""
-    if not gradients or not on_cpu(next(iter(gradients.values()))):
-        return None  # all are on one device
-    wide: dict[str, Tensor] = {}
-    others: dict[str, Tensor] = {}
-    for name, gradient in gradients.items():
-        if on_cpu(gradient) and gradient.numel():
-            (wide if gradient.dtype == torch.float32 else others)[name] = gradient
-    batch = Batch(tuple(wide), list(wide.values()))
-    if not (batch.native and kernels.all_finite(batch)):
-        others = {**wide, **others}
-    for name, gradient in others.items():
-        wider = gradient.dtype in (torch.float64, torch.complex128) and name in converted
-        seen = gradient.abs().float() if wider else gradient
-        if not bool(torch.isfinite(seen).all()):
-            return name
-    return None
-
-
-def known_non_finite(gradients: Mapping[str, Tensor]) -> str | None:
-    """The same of gradients on any device. On a GPU this waits."""
-    if name := first_non_finite(gradients):
-        return name
-    found = map(_first_bad, seen_on_gpu([gradients]))
-    return next((bad for bad in found if bad is not None), None)
-
-
-def _first_bad(seen: Seen) -> str | None:
-    """The first name of which a magnitude is not finite. The host waits."""
-    _, names, counts, largest = seen
-    of_each = zip(names, largest.cpu().split(list(counts)), strict=True)
-    return next((name for name, some in of_each if not bool((some < math.inf).all())), None)
-
-
-def seen_on_gpu(given: Sequence[Mapping[str, Tensor]]) -> list[Seen]:
-    """By worker and type, those on a GPU. The host waits for nothing."""
-    found: list[Seen] = []
-    for worker, own in enumerate(given):
-        by_type: dict[torch.dtype, dict[str, Tensor]] = {}
-        for name, gradient in own.items():
-            if not on_cpu(gradient) and gradient.numel():
-                by_type.setdefault(gradient.dtype, {})[name] = gradient
-        for same in by_type.values():
-            largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
-            found.append((worker, tuple(same), (1,) * len(same), largest))
-    return found
 
 
 def _is_plain(gradient: Tensor) -> bool:

@@ -1,1 +1,4 @@
-"""Compressors in the training loops of frameworks (docs/frameworks.md): a module for each."""
+"""`attach` in the training loops of frameworks, a module for each (docs/frameworks.md).
+
+A module imports its framework, and only its user imports the module.
+"""

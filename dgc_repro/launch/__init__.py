@@ -1,1 +1,5 @@
-"""From a config to a finished run: the only package that knows Hydra."""
+"""From a command line to finished runs, and the only package that imports Hydra.
+
+`main.py` composes, `rules.py` refuses, `build.py` makes objects, `run.py` makes one run. `ranks.py`,
+`slurm.py` and `torchrun.py` start its processes; `sweep.py` and `reproduce.py` make many runs.
+"""

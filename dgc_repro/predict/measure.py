@@ -35,7 +35,8 @@ from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.classes import UNDECIDED, Shown
 from dgc_repro.paper.records import Run
 from dgc_repro.policy.interface import Plan
-from dgc_repro.predict.recommend import METHOD, YOURS, Row
+from dgc_repro.predict.ranked import Row
+from dgc_repro.predict.recommend import METHOD, YOURS
 from dgc_repro.progress import Progress
 from dgc_repro.train.step import train_step
 

@@ -43,7 +43,8 @@ from dgc_repro.paper.verdict import MIN_SEEDS
 from dgc_repro.predict.measure import alone
 from dgc_repro.predict.modelled import GPU, GPUS
 from dgc_repro.predict.operations import operations_of
-from dgc_repro.predict.recommend import CPU, one_of_devices
+from dgc_repro.predict.ranked import CPU
+from dgc_repro.predict.recommend import one_of_devices
 from dgc_repro.progress import Progress
 from dgc_repro.train.checkpoint import KEPT
 from dgc_repro.train.loop import steps_left

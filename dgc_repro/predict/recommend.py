@@ -17,43 +17,36 @@ Network     modelled (network/cost.py). Communication is hidden behind backward 
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
-from dgc_repro.launch.overrides import nearest
-from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart, option, options
-from dgc_repro.names import conf_dir
-from dgc_repro.network.cost import Calls, Costs
-from dgc_repro.network.profile import Network
-from dgc_repro.paper import facts, pool
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
+from dgc_repro.paper import facts
 from dgc_repro.paper.benchmark import speed
-from dgc_repro.paper.benchmark.classes import Shown
-from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
-from dgc_repro.paper.benchmark.methods import judged_of
-from dgc_repro.paper.benchmark.tradeoff import stated
-from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
+from dgc_repro.paper.benchmark.workloads import DENSE
 from dgc_repro.paper.page import console_of_width, grid
-from dgc_repro.paper.records import Run
-from dgc_repro.predict.known import MODELS, SIDES, Model, model_of, network_of, usual_sides
-from dgc_repro.predict.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
-from dgc_repro.results import RESULTS
+from dgc_repro.predict.known import MODELS, SIDES, model_of, network_of, usual_sides
+from dgc_repro.predict.modelled import BATCH, GPUS, USED, compute_seconds
+from dgc_repro.predict.ranked import (
+    CPU,
+    FASTER,
+    POOL,
+    Benchmark,
+    Question,
+    Row,
+    best,
+    chosen,
+    front,
+)
+from dgc_repro.predict.written import command_of, name_of, python_of
 
-POOL = "benchmark/small"
-CPU = "cpu"
-COST_STEP = 0.1
-"""Shown costs are multiples of it, in the unit of the workload."""
 LARGEST_COST = 100.0
-FASTER = 1.05
-"""A setting that is not so many times as fast as dense training is no faster: the model is not that exact."""
 WIDTH = 79
 METHOD = ("compressor", "wrap", "wrapper", "policy")
 """Keys of a run that make up a method."""
@@ -103,127 +96,6 @@ KEYS: cli_args.Keys = {
     ),
     "paths.runs": (cli_args.some_text, "runs", "Where calibrate has written networks."),
 }
-
-
-@dataclass(frozen=True)
-class Question:
-    """A model on a device and a network, seconds of its forward and backward, and the cost that is allowed
-    (None: whatever is the smallest). ``method``: a part of the names of the only settings to look at."""
-
-    model: Model
-    network: Network
-    device: str
-    compute: float
-    max_cost: float | None
-    method: str | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """A setting among so many workers; seconds. ``run``: the first of its runs; ``cost``: what its seeds
-    show, None for dense training, of no seeds for a method that the benchmark does not have; ``exchange``:
-    compress and decompress; ``hidden``: communication behind backward; ``share``: its cost as a share of the
-    steps, None where nobody has measured it."""
-
-    run: Run
-    cost: Shown | None
-    calls: Calls
-    compute: float
-    exchange: float
-    communicate: float
-    hidden: float
-    share: Share | None = None
-
-    @property
-    def step(self) -> float:
-        return self.compute + self.exchange + self.communicate - self.hidden
-
-    @property
-    def sent(self) -> float:
-        """Payload bytes of a worker and step."""
-        return sum(size for _, size in self.calls.values())
-
-    @property
-    def high(self) -> float:
-        """The upper end of the interval of its cost; infinite without an interval."""
-        if self.cost is None:
-            return 0.0
-        return self.cost.high if self.cost.has_interval else math.inf
-
-    @property
-    def at_most(self) -> float:
-        """The upper end as a multiple of `COST_STEP`."""
-        if math.isinf(self.high):
-            return math.inf
-        return math.ceil(round(self.high / COST_STEP, 6)) * COST_STEP
-
-
-class Benchmark:
-    """The published runs of the workload that is like the model, and what they show. Raises UserError where
-    there are none."""
-
-    def __init__(self, name: str, results: Path = RESULTS) -> None:
-        place = results / POOL
-        pages = pool.records(place)
-        if "methods" not in pages:
-            raise UserError(
-                f"results/{POOL} is not here (no {pool.VERDICTS_FILE}); recommend "
-                "needs the published results, which a clone and the wheel have"
-            )
-        every = pages["methods"]["runs"]
-        own = [run for run in every if f"-{name}." in run and TUNES not in run]
-        every_run = pool.read(place, own)
-        self.runs: Sequence[Run] = [run for run in every_run if not is_shortened(run)]
-        self.workload = workloads()[name]
-        calibration = calibrations(every_run, {name: self.workload}).get(name)
-        self.shares = {} if calibration is None else calibration.shares(self.runs)
-        self.judged = judged_of(self.runs, name)
-        self._counted: dict[Any, dict[Any, Any]] = {}
-        if (counts := speed.counts(results)) is not None:
-            is_own = (counts["model"] == self.workload.full_size) & counts["launches"].notna()
-            self._counted = counts[is_own].set_index("method").to_dict("index")
-        self._work = speed.Workload(self.runs)
-        self._first = {run.method: run for run in sorted(self.runs, key=lambda run: -run.seed)}
-
-    @property
-    def dense(self) -> Run:
-        """Dense training."""
-        return self._first[DENSE]
-
-    def rows(self, asked: Question, workers: int) -> tuple[list[Row], list[str]]:
-        """A row a setting, dense training first; and the names of those left out: they use another
-        optimizer, change with the steps, or nobody has counted them."""
-        try:
-            costs = Costs(asked.network, workers)
-        except ValueError as error:
-            raise UserError(f"network.{error}") from error
-        rows, left_out = [], []
-        for name, run in sorted(self._first.items(), key=lambda item: item[0] != DENSE):
-            exchange = self._exchange(asked, run, workers) if speed.is_predicted(run) else None
-            if exchange is None:
-                left_out.append(name)
-                continue
-            calls = speed.calls_at(run, workers)
-            calls = speed.enlarged(
-                run, calls, self._work.parameters, self._work.vectors, asked.model.sizes
-            )
-            communicate, hidden = speed.talked(run, calls, costs, asked.compute)
-            cost = None if name == DENSE else self.judged.shown[run.row]
-            share = self.shares.get(name)
-            rows.append(Row(run, cost, calls, asked.compute, exchange, communicate, hidden, share))
-        return rows, sorted(left_out)
-
-    def _exchange(self, asked: Question, run: Run, workers: int) -> float | None:
-        """Seconds of compress and decompress; None where they were not counted."""
-        own = asked.model.sizes.parameters
-        if asked.device == CPU:
-            step = self._work.step(run, workers)
-            return float(own / self._work.parameters * (step.compress + step.decompress))
-        counted = self._counted.get(run.method)
-        if counted is None:
-            return None
-        full = next(iter(MODELS[self.workload.full_size].values())).sizes.parameters
-        return exchange_seconds(counted, own / full, GPUS[asked.device])
 
 
 def recommend(arguments: Sequence[str]) -> None:
@@ -301,59 +173,6 @@ def question(settings: Mapping[str, Any], overrides: Sequence[str]) -> Question:
     return Question(
         model, network, settings["device"], seconds, settings["max_cost"], settings["method"]
     )
-
-
-def chosen(rows: Sequence[Row], asked: Question) -> list[Row]:
-    """Dense training and the settings that are asked for, by cost: the upper end of the interval, then the
-    mean. Raises UserError for a method that has no setting."""
-    dense, *others = rows
-    if asked.method is not None:
-        own = [row for row in others if asked.method in row.run.method]
-        if not own and asked.method in options("compressor"):
-            raise UserError(
-                f"method: with {asked.model.samples} the published benchmark has no runs of "
-                f"{asked.method}, so its cost is not known; "
-                f"measure=true compressor={asked.method} times its step beside the others"
-            )
-        if not own:
-            names = [row.run.method for row in others]
-            raise UserError(
-                f"method: no setting of {asked.method!r}; {nearest(asked.method, names)}"
-            )
-        others = own
-    elif asked.max_cost is not None:
-        others = [row for row in others if _mean(row) <= asked.max_cost]
-    return [dense, *sorted(others, key=lambda row: (row.high, _mean(row)))]
-
-
-def front(rows: Sequence[Row], lead: Row | None) -> list[Row]:
-    """Dense training, the answer, and each setting that is faster than all settings that cost less."""
-    dense, *others = rows
-    found, fastest = [dense], dense.step
-    for row in others:
-        is_faster = math.isfinite(row.high) and row.step * FASTER < fastest
-        if is_faster:
-            fastest = row.step
-        if is_faster or row is lead:
-            found.append(row)
-    return found
-
-
-def best(rows: Sequence[Row], asked: Question, margin: float) -> Row | None:
-    """The answer: the fastest setting that is shown to cost at most what is allowed (the margin of the
-    workload, unless it is asked), or else at most the smallest cost that any setting is shown to meet. None:
-    no setting with a known cost is faster than dense training."""
-    dense, *others = rows
-    faster = [r for r in others if r.step * FASTER < dense.step and math.isfinite(r.at_most)]
-    if not faster:
-        return None
-    smallest = min(row.at_most for row in faster)
-    allowed = max(smallest, margin if asked.max_cost is None else asked.max_cost)
-    return min((row for row in faster if row.at_most <= allowed), key=lambda row: row.step)
-
-
-def _mean(row: Row) -> float:
-    return 0.0 if row.cost is None else row.cost.mean
 
 
 def head(
@@ -532,83 +351,3 @@ def foot(
         "Not predicted (another optimizer, a setting that changes with the steps, or no counts for GPUs): "
         f"{', '.join(left_out) or 'none'}."
     )
-
-
-def name_of(run: Run) -> str:
-    """What the README's picture calls a setting, and its name in the table."""
-    headline, method = stated(workloads()), str(run.method)
-    words = headline.names.get(method.removesuffix("_sharded")) if headline else None
-    shards = ", averaged in shards" if method.endswith("_sharded") else ""
-    return f"{words}{shards} ({method})" if words else method
-
-
-def python_of(run: Run, *, overlap: bool) -> list[str]:
-    """The lines of Python that give a DDP model a run's method, after its warm-up."""
-    names: set[str] = {"dgc_repro.exchange.door.attach"}
-
-    def called(node: Mapping[str, Any], *first: str, usual: Mapping[str, Any]) -> str:
-        """``usual``: settings that need not be named."""
-        names.add(str(node["_target_"]))
-        own = {k: v for k, v in node.items() if v is not None and k != "_target_"}
-        words = [f"{key}={value!r}" for key, value in own.items() if usual.get(key) != value]
-        return f"{str(node['_target_']).rpartition('.')[2]}({', '.join([*first, *words])})"
-
-    own, policy = dict(run.config["compressor"]), run.config["policy"]
-    if policy.get("values"):
-        own[policy["field"]] = policy["values"][-1]
-    nest = called(own, usual={})
-    if run.setting("exchange.aggregation") == speed.SHARDED:
-        names.add("dgc_repro.compressor.sharded.Sharded")
-        nest = f"Sharded({nest})"
-    for name in reversed(run.config["wrap"]):
-        if name in run.config["wrapper"]:
-            nest = called(run.config["wrapper"][name], nest, usual=option("wrapper", name))
-    more = ", overlap=True" if overlap else ""
-    unit = run.setting("exchange.unit", "layer")
-    more += "" if unit == "layer" else f", unit={unit!r}"
-    found: dict[str, list[str]] = {}
-    for target in names:
-        module, _, name = target.rpartition(".")
-        is_public = name in dgc_repro._PUBLIC
-        found.setdefault("dgc_repro" if is_public else module, []).append(name)
-    imports = [
-        f"from {module} import {', '.join(sorted(own))}" for module, own in sorted(found.items())
-    ]
-    return [*imports, f"exchange = attach(model, {nest}{more})"]
-
-
-def command_of(run: Run) -> str:
-    """The overrides of a run's method, as they are typed."""
-    own, policy = run.config["compressor"], run.config["policy"]
-    words = _typed_group("compressor", _file_of(run), own)
-    words.append(f"wrap=[{','.join(run.config['wrap'])}]")
-    if policy.get("values"):
-        words += _typed_group("policy", _module(policy), policy)
-    if (way := run.setting("exchange.aggregation")) != speed.GATHER:
-        words.append(f"exchange.aggregation={way}")
-    return " ".join(words)
-
-
-def _file_of(run: Run) -> str:
-    """The member of the group of compressors that a run's method is made from."""
-    files = conf_dir().glob("compressor/*.yaml")
-    names = [file.stem for file in files if f"{run.method}_".startswith(f"{file.stem}_")]
-    return max(names, key=len, default=_module(run.config["compressor"]))
-
-
-def _stated(group: str, name: str) -> dict[str, Any]:
-    """What the file of a member says of its own group."""
-    found = option(group, name)
-    return dict(found.get(group, found))  # a compressor's file may bring its nest too
-
-
-def _typed_group(group: str, name: str, own: Mapping[str, Any]) -> list[str]:
-    """A member of a group, and the keys whose values its file does not have."""
-    usual = _stated(group, name)
-    changed = {k: v for k, v in own.items() if v is not None and usual.get(k, v) != v}
-    words = [f"{group}.{key}={str(value).replace(' ', '')}" for key, value in changed.items()]
-    return [f"{group}={name}", *words]
-
-
-def _module(node: Mapping[str, Any]) -> str:
-    return str(node["_target_"]).split(".")[-2]

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dgc_repro.exchange.junction import Junction, known_non_finite
+from dgc_repro.exchange.finite import known_non_finite
+from dgc_repro.exchange.junction import Junction
 from dgc_repro.exchange.steps import refuse_non_finite
 from dgc_repro.optimizer.sam import perturbed
 from dgc_repro.optimizer.sgd import set_learning_rate
