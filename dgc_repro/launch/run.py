@@ -188,8 +188,8 @@ def own_name(overrides: Sequence[str]) -> str:
         if len(value) > LONG_NUMBER:
             with contextlib.suppress(ValueError):
                 value = f"{float(value):.4g}"
-        if key == "compressor":
-            compressor = value
+        if key in ("compressor", "compressor._target_"):
+            compressor = value.rpartition(".")[2]
         elif key == "experiment" or not (
             key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override[0] == "~"
         ):
