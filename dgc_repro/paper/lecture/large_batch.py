@@ -45,7 +45,7 @@ def _premises(end: str, *optimizers: str, trained: Sequence[str] = ()) -> list[C
 def _claims() -> Iterator[Claim]:
     as_good = [Check(ACCURACY, "sgd", o, above=-AS_GOOD, setting=FIRST) for o in ("lars", "lamb")]
     premises = _premises(FIRST, "sgd", "lars", "lamb")
-    yield WORDS.claim("small.sgd", *as_good, premises=premises, ours=True)
+    yield WORDS.claim("small.sgd", *as_good, premises=premises)
     for name, o, end, trained in (
         *(("large.lars", "lars", LAST, ["lars"]), ("large.lamb", "lamb", LAST, ["lamb"])),
         *(("sam.small", "sam", FIRST, ["sgd", "sam"]), ("sam.large", "sam", LAST, ["sgd", "sam"])),
