@@ -131,7 +131,7 @@ def near(check: Check, printed: float, margin: float) -> Check:
 def claim(
     name: str, text: str, *checks: Check, where: str, reading: str = "", ours: bool = False, **more: Any
 ) -> Claim:  # fmt: skip
-    """A claim of these checks. ``ours``: this project chose the range, as it does of every claim that no paper
+    """A claim of these checks. ``ours``: this project chose the range; so it is of every claim that no paper
     makes (`EXPECTED`). ``more``: other fields of `Claim`."""
     margin = OURS if ours or where == EXPECTED else PRINTED
     return Claim(name, text, where, checks, reading, margin=margin, **more)
