@@ -133,8 +133,8 @@ def claim(
 ) -> Claim:  # fmt: skip
     """A claim of these checks. ``ours``: this project chose the range; so it is of every claim that no paper
     makes (`EXPECTED`). ``more``: other fields of `Claim`."""
-    margin = OURS if ours or where == EXPECTED else PRINTED
-    return Claim(name, text, where, checks, reading, margin=margin, **more)
+    is_ours = ours or where == EXPECTED
+    return Claim(name, text, where, checks, reading, margin=OURS if is_ours else PRINTED, **more)
 
 
 EXPECTED = "this project's expectation"

@@ -93,7 +93,9 @@ def claims(one: g.Course) -> Iterator[Claim]:
     for name in ("topk", "dgc", "redsync"):
         weak, strong = f"{name}10", f"{name}1000"
         both = TABLE_2(row_id(model, weak), "quality"), TABLE_2(row_id(model, strong), "quality")
-        own = partial(say(f"{model}.{name}", gravac.COMPRESSORS[name], strong), weak=both[0])
+        own: Callable[..., Claim] = partial(
+            say(f"{model}.{name}", gravac.COMPRESSORS[name], strong), weak=both[0]
+        )
         loses, loss = g.better(model, weak, strong), g.better_by(model, weak, strong, both)
         by = f"{loss.printed:.3g}"
         gap = f"at {by} times the perplexity of" if loss.ratio else f"{by} points below"
