@@ -26,7 +26,7 @@ ACCURACY, TRAINED, GAP = "test accuracy", "training accuracy", "training minus t
 FIRST, LAST = "the smallest batch", "the largest batch"
 """The settings under which the frame has both ends again, for the claims."""
 FITTED = 30.0
-"""Ours: percent; a guess is right in 10."""
+"""Ours: an optimizer trains where it fits more percent of the training images; a guess is right in 10."""
 AS_GOOD = 2.0
 """Ours: the points of accuracy within which SGD counts as good as another optimizer."""
 APART = 4.0
