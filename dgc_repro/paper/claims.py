@@ -148,7 +148,8 @@ class Claim:
     reading          how the sentence was made measurable
     premises         must hold of the same runs; else the claim is *not tested*
     margin           who chose the range of the checks: ``printed`` (a direction or a printed number) or
-                     ``ours`` (a tolerance that this project chose, or a claim that no paper makes)
+                     ``ours`` (a tolerance, a level or a measure that this project chose, or a claim that no
+                     paper makes)
     cannot_follow    arithmetic that shows that the printed numbers contradict each other
     assumed          an input of the result that nobody has measured: "agrees, given ..." it
     by_construction  two formulas are compared, so that only a defect could make it fail
