@@ -131,8 +131,10 @@ def near(check: Check, printed: float, margin: float) -> Check:
 def claim(
     name: str, text: str, *checks: Check, where: str, reading: str = "", ours: bool = False, **more: Any
 ) -> Claim:  # fmt: skip
-    """A claim of these checks. ``ours``: this project chose the range; ``more``: other fields of `Claim`."""
-    return Claim(name, text, where, checks, reading, margin=OURS if ours else PRINTED, **more)
+    """A claim of these checks. ``ours``: this project chose the range; so it is of every claim that no paper
+    makes (`EXPECTED`). ``more``: other fields of `Claim`."""
+    is_ours = ours or where == EXPECTED
+    return Claim(name, text, where, checks, reading, margin=OURS if is_ours else PRINTED, **more)
 
 
 EXPECTED = "this project's expectation"
@@ -146,7 +148,8 @@ class Claim:
     reading          how the sentence was made measurable
     premises         must hold of the same runs; else the claim is *not tested*
     margin           who chose the range of the checks: ``printed`` (a direction or a printed number) or
-                     ``ours`` (a tolerance that this project chose)
+                     ``ours`` (a tolerance, a level or a measure that this project chose, or a claim that no
+                     paper makes)
     cannot_follow    arithmetic that shows that the printed numbers contradict each other
     assumed          an input of the result that nobody has measured: "agrees, given ..." it
     by_construction  two formulas are compared, so that only a defect could make it fail

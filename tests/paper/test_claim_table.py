@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.paper import index
+from dgc_repro.paper.claims import EXPECTED
 from dgc_repro.paper.verdict import WORDS
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -43,6 +46,20 @@ def test_a_printed_number_stands_beside_the_measured_one() -> None:
     page = (RESULTS / "gravac" / "small" / "fig4" / "table.md").read_text(encoding="utf-8")
     assert f"{one.quantity}, DGC 10x: {one.measured:.4g} | 0.9 to 1.1 (printed: 1" in page
     assert (one.printed, one.above, one.below, one.status) == (1.0, 0.9, 1.1, "inconclusive")
+
+
+def test_a_range_recorded_as_printed_is_a_direction_or_a_printed_number() -> None:
+    """A tolerance of ours that is recorded as printed would pass for the paper's own."""
+    found = dgc_repro.load_claims()
+    assert set(found[found["where"] == EXPECTED].margin) == {"ours"}
+    found = found[(found.margin == "printed") & found.measured.notna()]
+    none = (found.kind == "ratio").astype(float)  # no effect
+    ends = found.above.fillna(-math.inf), found.below.fillna(math.inf)
+    is_order = ((ends[0] == none) & np.isinf(ends[1])) | ((ends[1] == none) & np.isinf(ends[0]))
+    is_digit = (ends[0] < found.printed) & (found.printed < ends[1]) & (ends[1] - ends[0] <= 1.001)
+    other = found[~(is_order | is_digit)].claim.str.removesuffix(".norm").str.rpartition(".")[2]
+    # More than half, 0.8 to 0.9, and 270 to 600: printed as words or as a range.
+    assert set(other) == {"mostly", "tight", "1000x", "range"}
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,14 @@ _under = Check(TEST, DENSE, PLAIN_8)
 CLAIMS = (
     WORDS.claim("static8", near(_under, GAP, GAP / 2), premises=room_for(GAP / 2, DENSE), ours=True),
     WORDS.claim(
-        "plain", replace(_under, above=-LEAST, below=LEAST), ours=True,
+        "plain", replace(_under, above=-LEAST, below=LEAST),
         premises=(Check(TEST, DENSE, above=REGIME[0]),),
     ),
     *(
         WORDS.claim(
             "plateau", Check(TEST, row, above=REGIME[0], below=REGIME[1]),
             Check(TEST, DENSE, row, above=LEAST), id=f"plateau.{row}",
-            premises=(Check(TEST, DENSE, above=REGIME[1]),), what=label,
+            premises=(Check(TEST, DENSE, above=REGIME[1]),), what=label, ours=True,
         )
         for row, label in LABELS.items()
         if label.startswith("8-bit") and not row.endswith("_ef")

@@ -61,7 +61,8 @@ def claims(one: g.Course) -> Iterator[Claim]:
     row, model = row_id(one.model, "dense_variance"), MODELS[one.model]
     say = partial(WORDS.claim, of=one.model, model=model, starting=STARTING, steps=g.STEPS)
     yield say("drastic", Check(EARLY, row, above=DRASTIC), ours=True)
-    yield say("saturates", Check(SETTLING, row))
+    slows = Check(SETTLING, row), Check(LATE, row, above=-math.inf, below=DRASTIC)
+    yield say("saturates", *slows, ours=True)
 
 
 def _times(doublings: Values) -> str:

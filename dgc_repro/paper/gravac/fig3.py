@@ -17,12 +17,16 @@ from dgc_repro.paper.gravac import LSTM, RESNET101, VGG16, fig1a
 from dgc_repro.paper.gravac import studies as g
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.panels import Panel, panel, rule
+from dgc_repro.paper.records import Run
 
 NONE, STATED, MEASURED = "none", "stated", "measured"
 SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
 DASHES = {NONE: ":", STATED: "-", MEASURED: "--"}
 THROUGHPUT = {series: f"throughput saturates, compressing {of}" for series, of in SERIES.items()}
 COMMUNICATION = "communication saturates"
+EARLIER = 500
+"""Where the paper sees the throughput of two models saturate."""
+REACHED = f"share of the largest factor's throughput at {EARLIER}x, compressing {SERIES[STATED]}"
 PRINTED = Printed(
     "figure 3",
     {THROUGHPUT[STATED]: "x", COMMUNICATION: "x"},
@@ -31,6 +35,8 @@ PRINTED = Printed(
 """Where the paper sees throughput and communication speedup saturate."""
 SATURATED = 0.95
 """Saturated: this share of the value at the largest factor."""
+COMPRESSING = "compute times, latencies and times of compressing"
+"""Inputs of the modelled throughput that nobody has measured."""
 GRID_STEP = 2.6
 """A little more than a step of the factors 10, 20, 50, ...: tolerance of a factor of saturation."""
 WORDS = Template.read(__file__)
@@ -49,9 +55,15 @@ def _saturates(column: str, series: str) -> Quantity:
     )
 
 
+def _reached(run: Run) -> float:
+    """The throughput at `EARLIER` over that at the largest factor."""
+    values = g.lines(run, compress=STATED).set_index("factor")["throughput"]
+    return float(values[EARLIER] / values[values.index.max()])
+
+
 def _claims() -> Iterator[Claim]:
     for name, quantity, assumed in (
-        ("saturates", THROUGHPUT[STATED], g.ASSUMED),
+        ("saturates", THROUGHPUT[STATED], COMPRESSING),
         ("communication", COMMUNICATION, "latencies of the network"),
     ):
         for model, look in g.LOOKS.items():
@@ -60,8 +72,8 @@ def _claims() -> Iterator[Claim]:
             said = {"model": look.label, "at": at, **SAID}
             yield WORDS.claim(name, check, of=model, ours=True, assumed=assumed, **said)
     for model in (RESNET101, VGG16):
-        later = Check(THROUGHPUT[STATED], LSTM, model, above=1.0, ratio=True)
-        yield WORDS.claim(model, later, of="lstm.after", assumed=g.ASSUMED)
+        later = Check(REACHED, model, LSTM, above=1.0, ratio=True)
+        yield WORDS.claim(model, later, of="lstm.after", assumed=COMPRESSING)
 
 
 def _panels(shown: Shown) -> list[Panel]:
@@ -91,6 +103,7 @@ page = Artifact(
     quantities={
         COMMUNICATION: _saturates("communication", STATED),
         **{name: _saturates("throughput", series) for series, name in THROUGHPUT.items()},
+        REACHED: Quantity("", _reached),
     },
     tables={
         "Factors of saturation": [

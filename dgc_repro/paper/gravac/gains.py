@@ -43,7 +43,7 @@ CLAIMS = (
     say("norm.refused", Check(_strong, WEAK, above=-math.inf, below=EPS)),
     say("norm.confirms", *_confirms),
     say("energy.shrinks", Check(gain_at(ENERGY, 1000), WEAK, STRONG, above=1.0, ratio=True)),
-    say("costs", Check(g.QUALITY, CONTROL, STRONG, above=LOSES), ours=True),
+    say("costs", Check(g.QUALITY, CONTROL, STRONG, above=LOSES)),
 )
 
 

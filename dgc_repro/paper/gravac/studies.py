@@ -15,8 +15,8 @@ from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
-ASSUMED = "compute times"
-"""Nobody has measured this input of modelled seconds: verdicts hold given it."""
+ASSUMED = "compute times and latencies"
+"""Nobody has measured these inputs of modelled seconds: verdicts hold given them."""
 LOOKS = {
     RESNET101: Look(MODELS[RESNET101], plot.BLUE, "o"),
     VGG16: Look(MODELS[VGG16], plot.GREEN, "s"),

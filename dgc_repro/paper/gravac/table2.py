@@ -93,18 +93,23 @@ def claims(one: g.Course) -> Iterator[Claim]:
     for name in ("topk", "dgc", "redsync"):
         weak, strong = f"{name}10", f"{name}1000"
         both = TABLE_2(row_id(model, weak), "quality"), TABLE_2(row_id(model, strong), "quality")
-        own, gap = say(f"{model}.{name}", gravac.COMPRESSORS[name], strong), abs(both[0] - both[1])
-        yield own("loses", g.better(model, weak, strong), weak=both[0])
-        yield own("loss", g.better_by(model, weak, strong, both), ours=True, gap=gap)
+        own: Callable[..., Claim] = partial(
+            say(f"{model}.{name}", gravac.COMPRESSORS[name], strong), weak=both[0]
+        )
+        loses, loss = g.better(model, weak, strong), g.better_by(model, weak, strong, both)
+        by = f"{loss.printed:.3g}"
+        gap = f"at {by} times the perplexity of" if loss.ratio else f"{by} points below"
+        yield own("loses", loses)
+        yield own("loss", loss, ours=True, gap=gap)
         near = (g.near_dense(model, strong),)
         yield own("faster", _sooner(model, strong, weak), premises=near, assumed=g.ASSUMED)
     for method in ("randomk10", "randomk1000"):
         row = row_id(model, method)
         own, trains = say(row, LOOKS[method].label, method), Check(g.ABOVE_FAILING, row)
         if math.isnan(TABLE_2(row, "quality")):
-            yield own("fails", replace(trains, above=-math.inf, below=0.0))
+            yield own("fails", replace(trains, above=-math.inf, below=0.0), ours=True)
         else:
-            yield own("misses", trains, g.better(model, DENSE, method))
+            yield own("misses", trains, g.better(model, DENSE, method), ours=True)
     for method in GRAVAC_ROWS:
         row, label = row_id(model, method), LOOKS[method].label.removeprefix("GraVAC ")
         times = g.PRINTED_FLOATS[row, g.FEWER[g.FLOATS]]

@@ -52,7 +52,8 @@ def claims(one: g.Course) -> Iterator[Claim]:
     seconds = g.sooner(RUN_SECONDS, model, GRAVAC, ACCORDION, quicker)
     premises = (g.fewer(model, GRAVAC), g.near_dense(model, GRAVAC))
     timed = partial(say, premises=premises, assumed=g.ASSUMED)
-    yield say("saving", g.fewer_by(model, GRAVAC, saving, ACCORDION), cannot_follow=why)
+    by = g.fewer_by(model, GRAVAC, saving, ACCORDION)
+    yield say("saving", by, cannot_follow=why, ours=True)
     both = [
         say("fewer", g.fewer(model, GRAVAC, ACCORDION, 1.0)),
         timed("faster", seconds),

@@ -59,7 +59,7 @@ SENT_COLUMNS = (
     Column("floats", FEWER[FLOATS], frame.times, printed_unit="x"),
     *(Column(name, FEWER[name], frame.times) for name in ("payload", "wire")),
 )
-ASSUMED = "compute times and free compression"
+ASSUMED = "compute times, latencies and free compression"
 """Nobody has measured these inputs of modelled seconds: verdicts on seconds hold given them."""
 REACHES_TARGET = (facts.PAPER_SCALE, "low")
 """Scales whose dense runs are meant to reach the paper's own target."""

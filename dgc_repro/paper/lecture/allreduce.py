@@ -112,7 +112,7 @@ page = Artifact(
             "network and algorithm",
         ),
     },
-    claims=(WORDS.claim("nodes", _nodes, ours=True, at=_nodes.setting),),
+    claims=(WORDS.claim("nodes", _nodes, at=_nodes.setting),),
     figures={
         "allreduce": drawing(
             "Ring, tree and halving-doubling allreduce, modelled",

@@ -59,7 +59,7 @@ def _claims() -> Iterator[Claim]:
         checks = {
             "perfect": Check(FIRST, workload, above=PERFECT[0], below=PERFECT[1], printed=2.0),
             "plateau": Check(LAST, workload, above=-math.inf, below=FLAT),
-            "noise": Check(NOISE_RATIO, workload, above=1 / ORDER, below=ORDER, printed=1.0),
+            "noise": Check(NOISE_RATIO, workload, above=1 / ORDER, below=ORDER),
         }
         how = {"of": workload, "premises": inside(workload), "ours": True, "what": what}
         yield from (WORDS.claim(name, check, **how) for name, check in checks.items())

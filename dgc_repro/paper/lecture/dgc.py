@@ -50,6 +50,7 @@ def _within(quantity: str, row: str, coding: str) -> Check:
 
 
 def _falls(row: str, coding: str) -> tuple[Check, ...]:
+    """The gradient to the printed digit, and the payload."""
     return near(Check(SIZE, row), MEGABYTES(row, SIZE), HALF), _within(PAYLOAD, row, coding)
 
 
@@ -59,7 +60,7 @@ CLAIMS = tuple(
     WORDS.claim(name, *checks, ours=name != "range", cannot_follow=why, by_construction=True)
     for name, checks, why in (
         ("range", _range, ""),
-        ("size.resnet50", _falls(RESNET50, PLAIN), _resnet),
+        ("size.resnet50", (*_falls(RESNET50, PLAIN), _within(RATIO, RESNET50, PLAIN)), _resnet),
         ("size.deepspeech", _falls(DEEPSPEECH, FEWEST), ""),
         ("ratio.deepspeech", [_within(RATIO, DEEPSPEECH, PLAIN)], _speech),
     )

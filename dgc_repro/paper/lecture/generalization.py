@@ -63,6 +63,7 @@ MEASURES = {name: spelled(name) for name in (*OUTPUTS, *NORMS, *SHARPNESS)}
 TAU, GRANULATED, GAP = "Kendall's tau", "mean of Psi", "generalization gap"
 REACHED, NETWORKS = "share that reaches the cross-entropy", "networks"
 REACH = Check(REACHED, "grid", above=0.8)
+"""Ours: with fewer of the networks, those that are left out would decide."""
 
 
 def signs(values: ArrayLike) -> NDArray[np.int64]:
@@ -128,6 +129,8 @@ def _taus(*rows: str, above: float = 0.0, below: float = math.inf) -> list[Check
 
 BEST = "pac_bayes_mag_flatness"
 """Ours: the measure that stands for those of sharpness, chosen after the numbers were known."""
+COMPLETE = ("size.negative", "sharpness.magnitude")
+"""Claims on all measures of a kind. In other claims this project chose which measures stand for a kind."""
 CHECKS = {
     "sharpness.positive": _taus("pac_bayes_orig", BEST, "sharpness_orig", "sharpness_mag_flatness"),
     "norms.negative": _taus("frobenius_distance", "spectral_orig", above=-math.inf, below=0),
@@ -167,7 +170,13 @@ page = Artifact(
         ),
     },
     claims=[
-        WORDS.claim(name, *checks, premises=(REACH,), ours="above" in name)
+        WORDS.claim(
+            name,
+            *checks,
+            premises=(REACH,),
+            ours=name not in COMPLETE,
+            reached=f"{100 * REACH.above:g} %",
+        )
         for name, checks in CHECKS.items()
     ],
     figures={

@@ -40,7 +40,7 @@ def _claims() -> Iterator[Claim]:
         ]
         yield WORDS.claim("low", low, ours=True, **said)
         yield WORDS.claim("warm", *more, **said)
-        yield WORDS.claim("near", *near, ours=True, **said)
+        yield WORDS.claim("near", *near, **said)
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
