@@ -20,7 +20,8 @@ from dgc_repro.paper.benchmark.classes import (
 from dgc_repro.paper.benchmark.paired import Reference
 from dgc_repro.paper.benchmark.workloads import Workload, usual_margin
 from dgc_repro.paper.frame import number
-from dgc_repro.paper.records import Run, one_line, values_of
+from dgc_repro.paper.records import Run, values_of
+from dgc_repro.paper.untrusted import one_line
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 

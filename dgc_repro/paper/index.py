@@ -24,7 +24,9 @@ import pandas as pd
 
 from dgc_repro.paper import findings, pool
 from dgc_repro.paper.facts import PAPER_SCALE
-from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain, tally_text
+from dgc_repro.paper.markdown import markdown_table, plain
+from dgc_repro.paper.page import PAGE_FILE
+from dgc_repro.paper.verdict_text import tally_text
 
 BENCHMARK, CLAIMS_FILE = "benchmark", "claims"
 SHOWN = ("answer", "findings", "papers")

@@ -239,18 +239,18 @@ def heat_map(
     table: NDArray[np.float64],
     rows: Sequence[str],
     columns: Sequence[str],
-    write: Callable[[int, float], str],
+    write: Callable[[float], str],
     is_dark: Callable[[float], bool],
     **image: Any,
 ) -> Draw:
-    """A coloured cell for each row and column, with the text ``write(row, value)`` in it: white where
+    """A coloured cell for each row and column, with the text ``write(value)`` in it: white where
     ``is_dark``. ``image``: arguments of ``Axes.imshow``, such as cmap and norm."""
 
     def draw(axes: Axes) -> None:
         axes.imshow(table, aspect="auto", **image)
         for (row, column), value in np.ndenumerate(table):
             colour = "white" if np.isfinite(value) and is_dark(value) else "black"
-            text = write(row, float(value))
+            text = write(float(value))
             axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(len(columns)), list(columns), rotation=30, ha="right")
         axes.set_yticks(range(len(rows)), list(rows))

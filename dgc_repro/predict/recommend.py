@@ -38,11 +38,11 @@ from dgc_repro.paper import facts, pool
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
-from dgc_repro.paper.benchmark.methods import judged_of
+from dgc_repro.paper.benchmark.paired import judged_of
 from dgc_repro.paper.benchmark.tradeoff import stated
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
-from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.screen import console_of_width, grid
 from dgc_repro.predict.known import MODELS, SIDES, Model, model_of, network_of, usual_sides
 from dgc_repro.predict.modelled import BATCH, GPUS, USED, compute_seconds, exchange_seconds
 from dgc_repro.results import RESULTS

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
+from dgc_repro.paper.effect import Effect
 from dgc_repro.paper.frame import lines
 from dgc_repro.paper.statistics import interval
-from dgc_repro.paper.verdict import Effect, Verdict, by_chance, judge, proportion, tally
+from dgc_repro.paper.verdict import Verdict, by_chance, judge, proportion, tally
 
 INF, NAN = math.inf, math.nan
 ABOVE = Check("steps", "a", "b")
