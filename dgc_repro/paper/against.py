@@ -11,12 +11,7 @@ import numpy as np
 
 from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import paired, tradeoff
-from dgc_repro.paper.benchmark.classes import (
-    MOST_MORE,
-    UNDECIDED,
-    Judged,
-    Shown,
-)
+from dgc_repro.paper.benchmark.classes import MOST_MORE, UNDECIDED, Judged, Shown
 from dgc_repro.paper.benchmark.paired import Reference
 from dgc_repro.paper.benchmark.workloads import Workload, usual_margin
 from dgc_repro.paper.frame import number

@@ -79,8 +79,8 @@ class Entry(NamedTuple):
 
 def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by paper, scale and name; the benchmark, which is no paper, comes last."""
-    ranks = ("paper", "air", "fashion", "low", "medium", "small", "quick")
-    scales = {scale: rank for rank, scale in enumerate(ranks)}
+    scales = ("paper", "air", "fashion", "low", "medium", "small", "quick")
+    rank = {scale: place for place, scale in enumerate(scales)}
     found = [
         Entry(path.parent / artifact, path.parts[-3], path.parts[-2], artifact, record)
         for path in root.glob(f"*/*/{pool.VERDICTS_FILE}")
@@ -88,13 +88,7 @@ def entries(root: Path) -> list[Entry]:
     ]
     return sorted(
         found,
-        key=lambda e: (
-            e.paper == BENCHMARK,
-            e.paper,
-            scales.get(e.scale, len(scales)),
-            e.scale,
-            e.artifact,
-        ),
+        key=lambda e: (e.paper == BENCHMARK, e.paper, rank.get(e.scale, 7), e.scale, e.artifact),
     )
 
 

@@ -147,18 +147,17 @@ def means(table: pd.DataFrame, x: str, y: str, *, spread: bool = False, **style:
     return lambda axes: axes.errorbar(found.index, found["mean"], yerr=deviation, **style)
 
 
-def series(values: Mapping[float, Values], *, spread: bool = False, **style: Any) -> Draw:
-    """The mean over seeds of the ``values`` at each x, in order; an x without values, or with one that is not
-    finite, is left out. ``spread``: with one standard deviation either way. ``style``: as in `means`."""
+def series(values: Mapping[float, Values], **style: Any) -> Draw:
+    """The mean over seeds of the ``values`` at each x, in order, with one standard deviation either way; an x
+    without values, or with one that is not finite, is left out. ``style``: as in `means`."""
     pairs = [
         (x, value)
         for x, own in values.items()
         if len(own) and np.isfinite(own).all()
         for value in own
     ]
-    return means(
-        pd.DataFrame(pairs, columns=["x", "y"], dtype=float), "x", "y", spread=spread, **style
-    )
+    table = pd.DataFrame(pairs, columns=["x", "y"], dtype=float)
+    return means(table, "x", "y", spread=True, **style)
 
 
 def points(where: Mapping[str, tuple[Values, Values]], looks: Mapping[str, Look]) -> Draw:

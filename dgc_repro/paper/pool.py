@@ -192,8 +192,7 @@ def records(folder: Path) -> dict[str, dict[str, Any]]:
 def numbers(folder: Path) -> pd.DataFrame:
     """Return the numbers of all artifacts of a pool, with the artifact in the first column, as text."""
     path = folder / NUMBERS_FILE
-    is_there = path.is_file()
-    if not is_there:
+    if not path.is_file():
         return pd.DataFrame({"artifact": []})
     with damage(folder):
         return as_text(files.content(path))

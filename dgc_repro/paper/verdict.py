@@ -22,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple, get_args
 
@@ -44,8 +45,9 @@ from dgc_repro.paper.statistics import (
 
 Word = Literal[
     "agrees", "differs", "agrees (given)", "differs (given)", "inconclusive", "indicative (+)",
-    "indicative (-)", "not tested", "by construction", "cannot follow", "not run",
+    "indicative (-)", "by construction", "not tested", "not run", "cannot follow",
 ]  # fmt: skip
+"""The verdicts, as a page orders them."""
 MIN_SEEDS = 3
 UNTIL = ("to the target", "to the plateau")
 """In names of quantities that end where a quality is reached."""
@@ -167,12 +169,11 @@ def judge(
     row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are. ``other_data``:
     rows of another data set than the paper's, and of which: "digits, not CIFAR-10".
     """
-    court = _Court(frame, labels or {}, same or {}, modelled, other_data or {})
-    priors = court.priors(claims)
+    court = _Court(claims, frame, labels or {}, same or {}, modelled, other_data or {})
     found: list[Verdict] = []
     seen: dict[object, str] = {}
     for claim in claims:
-        verdict = court.judge(claim, priors)
+        verdict = court.judge(claim)
         # Twins under one name; they may still differ in what they send.
         key = tuple(
             (c.group, court.twins(c), c.above, c.below, paired(c, frame).tobytes())
@@ -184,9 +185,6 @@ def judge(
     return tuple(found)
 
 
-Priors = Mapping[tuple[str, ...], Prior | None]
-
-
 class _Ruling(NamedTuple):
     """What a claim's `Verdict` says of it."""
 
@@ -196,14 +194,31 @@ class _Ruling(NamedTuple):
     needs: str = ""
 
 
+def _open_premise(premise: Check, effect: Effect | None, measured: str) -> _Ruling | None:
+    """What a premise that is not shown to hold says of a claim; None where it holds."""
+    needs = "a premise that these runs do not meet"
+    if effect is None:
+        said = f"The claim needs {premise.quantity}, which these runs do not have."
+        detail = f"premise unknown: no {premise.quantity}. {measured}"
+        return _Ruling("not tested", detail, said, needs)
+    said = f"The claim needs {effect.needed} {effect.claimed}; it is {effect.measured}."
+    if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
+        detail = f"premise does not hold: {effect.text}. {measured}"
+        return _Ruling("not tested", detail, said, needs)
+    if not effect.inside:
+        return _Ruling("inconclusive", f"premise unclear: {effect.text}. {measured}", said)
+    return None
+
+
 def _not_run(why: str) -> _Ruling:
     return _Ruling("not run", why, why, "runs that are not finished")
 
 
 @dataclass(frozen=True)
 class _Court:
-    """What the claims of a page are judged on (see `judge`)."""
+    """What the ``claims`` of a page are judged on (see `judge`)."""
 
+    claims: Sequence[Claim]
     frame: pd.DataFrame
     labels: Mapping[str, str]
     same: Mapping[str, str]
@@ -217,11 +232,12 @@ class _Court:
     def names(self, rows: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.labels.get(row, row) for row in rows)
 
-    def priors(self, claims: Sequence[Claim]) -> Priors:
+    @cached_property
+    def priors(self) -> Mapping[tuple[str, ...], Prior | None]:
         """The prior of each group of comparisons. Two checks on the same rows, either way round, are one
         comparison, and so are checks on twins. Two that share a row are correlated."""
         found: dict[tuple[str, ...], dict[frozenset[str], Values]] = {}
-        for check in (check for claim in claims for check in (*claim.checks, *claim.premises)):
+        for check in (c for claim in self.claims for c in (*claim.checks, *claim.premises)):
             if len(rows := frozenset(self.twins(check))) == len(check.rows):
                 of_group = found.setdefault(check.group, {})
                 of_group.setdefault(rows, paired(check, self.frame))
@@ -232,9 +248,9 @@ class _Court:
             priors[group] = prior_of(list(of.values()), ratio="ratio" in group, overlap=overlap)
         return priors
 
-    def judge(self, claim: Claim, priors: Priors) -> Verdict:
+    def judge(self, claim: Claim) -> Verdict:
         exact = self.modelled or claim.by_construction
-        effects = [self.effect(check, exact, priors) for check in (*claim.checks, *claim.premises)]
+        effects = [self.effect(check, exact) for check in (*claim.checks, *claim.premises)]
         own, premises = effects[: len(claim.checks)], effects[len(claim.checks) :]
         known = [effect for effect in own if effect is not None]
         n = min((effect.n for effect in known), default=0)
@@ -245,13 +261,13 @@ class _Court:
             claim, word, n, detail, self.modelled, effects=tuple(known), why=why, needs=needs
         )
 
-    def effect(self, check: Check, exact: bool, priors: Priors) -> Effect | None:
+    def effect(self, check: Check, exact: bool) -> Effect | None:
         """The check's value with its interval; ``exact``: a number that is judged without one."""
         if not len(found := paired(check, self.frame)):
             return None
         is_own = (self.frame["quantity"] == check.quantity) & (self.frame["row"] == check.greater)
         unit = str(self.frame.loc[is_own, "unit"].iloc[0])
-        prior = priors.get(check.group)
+        prior = self.priors.get(check.group)
         one = estimate(found, ratio=check.ratio, prior=prior)
         low, high, names = one.low, one.high, self.names(check.rows)
         if exact or one.n < MIN_SEEDS:
@@ -289,18 +305,9 @@ class _Court:
         if data := self._other_data(claim):
             said, papers = f"The data are {data}.", data.partition(", not ")[2]
             return _Ruling("not tested", f"data: {data}. {measured}", said, papers)
-        needs = "a premise that these runs do not meet"
-        for premise, effect in zip(claim.premises, premises, strict=True):
-            if effect is None:
-                said = f"The claim needs {premise.quantity}, which these runs do not have."
-                detail = f"premise unknown: no {premise.quantity}. {measured}"
-                return _Ruling("not tested", detail, said, needs)
-            said = f"The claim needs {effect.needed} {effect.claimed}; it is {effect.measured}."
-            if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
-                detail = f"premise does not hold: {effect.text}. {measured}"
-                return _Ruling("not tested", detail, said, needs)
-            if not effect.inside:
-                return _Ruling("inconclusive", f"premise unclear: {effect.text}. {measured}", said)
+        for premise, of_premise in zip(claim.premises, premises, strict=True):
+            if open_premise := _open_premise(premise, of_premise, measured):
+                return open_premise
         points_inside = all(effect.points_inside for effect in known)
         if claim.by_construction:
             return _Ruling("by construction" if points_inside else "differs", numbers)

@@ -10,15 +10,12 @@ import pandas as pd
 from dgc_repro.paper.claims import EXPECTED, OURS
 from dgc_repro.paper.effect import Effect
 from dgc_repro.paper.markdown import inert, markdown_table
-from dgc_repro.paper.verdict import Verdict, by_chance, tally
+from dgc_repro.paper.verdict import UNTESTED, WORDS, Verdict, by_chance, tally
 
-DECIDED = ("agrees", "differs", "agrees (given)", "differs (given)")
-OPEN = ("inconclusive", "indicative (+)", "indicative (-)")
-ORDER = (*DECIDED, *OPEN, "by construction", "not tested", "not run", "cannot follow")
-"""The verdicts as a page orders them."""
+DECIDED, OPEN = WORDS[:4], WORDS[4:7]
 UNDECIDED = {
     "open": OPEN,
-    "not tested": ("not tested", "not run"),
+    "not tested": UNTESTED,
     "true by construction": ("by construction",),
     "contradicted by the paper's own numbers": ("cannot follow",),
 }
@@ -72,7 +69,7 @@ def claims_text(verdicts: Sequence[Verdict]) -> list[str]:
     """The claims, a check a row, with what keeps them open as lettered notes, and how each is read."""
     if not verdicts:
         return []
-    ordered = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.word))
+    ordered = sorted(verdicts, key=lambda verdict: WORDS.index(verdict.word))
     letters: dict[str, str] = {}
     rows = []
     for verdict in ordered:
@@ -123,7 +120,7 @@ def tally_text(counts: Mapping[str, int]) -> str:
     """How many claims have each verdict, in a fixed order: "2 agree, 1 differs, 3 inconclusive"."""
     verbs = {"agrees": "agree", "differs": "differ"}
     parts = []
-    for word in (word for word in ORDER if counts.get(word)):
+    for word in (word for word in WORDS if counts.get(word)):
         verb, *given = word.partition(" (")
         said = verbs.get(verb, verb) if counts[word] > 1 else verb
         parts.append(f"{counts[word]} {said}{''.join(given)}")

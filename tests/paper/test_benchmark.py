@@ -404,7 +404,7 @@ def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread:
     lost = next(reversed(points))
     points[lost] = tradeoff.Point(2.0, Shown("worse", 3, np.inf, np.inf, np.inf))
     described = tradeoff.picture(own, points, [DENSE], "quick")
-    figure = described()
+    figure = described.draw()
     figure.draw_without_rendering()
     texts = figure.axes[0].texts
     assert {text.get_text() for text in texts} == {own.names[key] for key in points if key != lost}

@@ -81,11 +81,6 @@ class Shown:
         return self.mean - self.low, self.high - self.mean
 
     @property
-    def without_bars(self) -> Shown:
-        """The same mean without an interval."""
-        return replace(self, low=self.mean, high=self.mean)
-
-    @property
     def interval(self) -> str:
         """The interval in words; '-' for none."""
         low, high = (cost_text(end) for end in (self.low, self.high))

@@ -11,7 +11,7 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, frame
-from dgc_repro.paper.benchmark import figures, net, paired, profiles, speed, tuning
+from dgc_repro.paper.benchmark import ALIKE, figures, net, paired, profiles, speed, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.equivalent import calibrations, is_shortened
 from dgc_repro.paper.benchmark.paired import LOSS, OWN_WIRE, SENT, STEPS, TRAINING_LOSS, WIRE
@@ -22,7 +22,8 @@ from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.setting_names import is_of, name_of
 from dgc_repro.paper.verdict import MIN_SEEDS
 
-ALIKE = ("scale.name", "train.on_nonfinite")
+ALSO = ("images", "text")
+"""``experiment.artifact`` of the runs of the recipes (conf/paper/benchmark.yaml)."""
 SHOWS_THAT_IT_RUNS = "quick"
 """Nothing is concluded at this scale."""
 
@@ -70,9 +71,6 @@ WIRE_OF_OWN = (
     "*wire*: bytes that the collectives move between the workers of the row, computed from the recorded "
     "collectives with the ring's factors for N workers (allreduce 2 (N-1) / N, allgather N-1)"
 )
-
-ALSO = ("images", "text")
-"""``experiment.artifact`` of the runs of the recipes (conf/paper/benchmark.yaml)."""
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:

@@ -71,14 +71,12 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 LAWS = {GAUSSIAN: "Gaussian delays", EXPONENTIAL: "exponential delays"}
-TITLE = "Slowest of K workers"
 page = Artifact(
     __file__,
     rows=LAWS,
     numbers=numbers,
     tables={
-        TITLE: line_for_each(
-            TITLE,
+        "Slowest of K workers": line_for_each(
             "law, K",
             (
                 *(Column(SLOWEST, SLOWEST, 3), Column(THEORY, THEORY, exact)),

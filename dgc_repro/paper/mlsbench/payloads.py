@@ -12,7 +12,7 @@ from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.frame import Column, amount, join, longer, number, of, times
 from dgc_repro.paper.gravac.studies import built
 from dgc_repro.paper.mlsbench import BASELINES, MODELS, QSGD, SEEDS, SIGNS, TOPK, row_id
-from dgc_repro.paper.page import Section, Template
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
 WORDS = Template.read(__file__)
@@ -72,13 +72,13 @@ def _said(shown: Shown) -> dict[str, object]:
     return found | {"inverse": 1 / ratio}
 
 
-def _accuracies(_: Shown) -> Section:
+def _accuracies(_: Shown) -> pd.DataFrame:
     """The leaderboard's accuracies: one line a baseline, one column a model."""
     table = {"baseline": [METHODS[method].partition(",")[0] for method in BASELINES]}
     for model, name in MODELS.items():
         found = [SEEDS[row_id(model, method)] for method in BASELINES]
         table[f"{name} %"] = [f"{number(own, 2)} (n = {len(own)})" for own in found]
-    return Section("Accuracy as printed", pd.DataFrame(table))
+    return pd.DataFrame(table)
 
 
 def _all(method: str, printed: float, half: float) -> list[Check]:
