@@ -59,13 +59,6 @@ class Shown:
         """`panels.curves` of all rows."""
         return panels.curves(self.runs, metric, self.looks, x=x, **how)
 
-    def points(self, x: str, y: str) -> panels.Draw:
-        """`panels.points` of the rows that have both quantities."""
-        found = {
-            row: tuple(frames.of(self.frame, name, row) for name in (x, y)) for row in self.looks
-        }
-        return panels.points({row: (a, b) for row, (a, b) in found.items() if a and b}, self.looks)
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -102,6 +95,12 @@ def described(
         return drawn
 
     return Drawing(title, f"{note} {facts.caption(runs, scale)}".strip(), draw)
+
+
+def built(shown: Shown) -> list[tuple[str, str]]:
+    """The scale, in place of the facts of trained runs: the models have the paper's sizes at every scale."""
+    scale = f"{facts.scale_text(shown.scale)}; models at the paper's sizes"
+    return [("scale", scale), ("workers", ""), ("seconds", ""), ("seeds", "")]
 
 
 def looks_of(rows: Mapping[str, str | Look]) -> dict[str, Look]:
@@ -193,7 +192,7 @@ class Artifact:
         words = Template(self.words, {"Rows": GENERIC}) if is_title else Template.read(self.words)
         known = self.printed or {}
         if isinstance(known, Printed):
-            known = frames.printed_numbers(known, {c: c for c in known.columns})
+            known = known.numbers
         sent = (Column("payload", "payload", amount), Column("times less", LESS))
         tables = self.tables or {"Rows": (*self.quantities, *sent)}
         parts = [self._section(title, of, shown, labels, known) for title, of in tables.items()]

@@ -158,31 +158,26 @@ def made(
     said = {"scale": scale, **(said or {})}
     said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
     other = other_data(runs, data)
-    how: dict[str, Any] = {"labels": labels, "same": twins(runs), "modelled": modelled}
-    found = judge(claims, frame, other_data=other, **how)
+    verdicts = judge(
+        claims, frame, labels=labels, same=twins(runs), modelled=modelled, other_data=other
+    )
     filled = [
         replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
         for one in sections
     ]
-    fields = {
+    fields: dict[str, Any] = {
+        "title": words.title.format_map(said),
         "facts": [(name, inert(value)) for name, value in facts(runs, scale, head)],
-        "verdicts": found,
-        "other_data": "; ".join(dict.fromkeys(other.values())),
+        "sections": filled,
+        "verdicts": verdicts,
+        "choices": (*words.choices, *choices),
         "warning": busy(runs),
         "found": words.texts.get(FOUND, "").format_map(said),
         "limits": words.texts.get(LIMITS, "").format_map(said),
+        "other_data": "; ".join(dict.fromkeys(other.values())),
         "labels": labels or {},
-        **more,
     }
-    return Page(
-        words.title.format_map(said),
-        scale,
-        runs,
-        sections=filled,
-        frame=frame,
-        choices=(*words.choices, *choices),
-        **fields,
-    )
+    return Page(scale=scale, runs=runs, frame=frame, **{**fields, **more})
 
 
 def other_data(runs: Sequence[Run], printed: str | Mapping[str, str]) -> dict[str, str]:

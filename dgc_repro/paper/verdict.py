@@ -10,10 +10,11 @@ checks agrees when all do: an intersection-union test, which needs no correction
 after Holm's correction over its checks.
 
 A row that never reaches a target has an infinite value. Against a row that reaches it in every seed, the
-comparison is decided; where only some seeds reach it, it is inconclusive. Three outcomes that are 0 or 1
-decide nothing as a proportion: a claim should judge the distance from the target in their place. Seeds that
-all have one value of a grid, such as a number of steps between tests, have no interval and decide nothing;
-bytes and floats are counted, and may well agree. An order that stays open says what its interval excludes.
+comparison is decided; where only some seeds reach it, it is inconclusive.
+
+Seeds that all have one value of a grid, such as a number of steps between tests or an outcome that is 0 or 1,
+have no interval and decide nothing: a claim should judge the distance from a target in place of an outcome.
+Bytes and floats are counted, and may well agree. An order that stays open says what its interval excludes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from dgc_repro.paper.claims import EXPECTED, Check, Claim
 from dgc_repro.paper.effect import Effect
@@ -51,8 +51,6 @@ Word = Literal[
 MIN_SEEDS = 3
 UNTIL = ("to the target", "to the plateau")
 """In names of quantities that end where a quality is reached."""
-YES_OR_NO = "runs"
-"""Unit of quantities that are 0 or 1 of each run (failed, target reached)."""
 WORDS: tuple[Word, ...] = get_args(Word)
 GIVEN: Mapping[Word, Word] = {"agrees": "agrees (given)", "differs": "differs (given)"}
 """What a decided claim is called that has an assumed input."""
@@ -146,12 +144,6 @@ def _common(check: Check, frame: pd.DataFrame) -> Values:
     """A line for each row of the check, a column for each seed that they share."""
     rows = [values(frame, check.quantity, row, check.setting) for row in check.rows]
     return np.asarray(pd.concat(rows, axis=1, join="inner").to_numpy(np.float64).T)
-
-
-def proportion(outcomes: Sequence[float] | Values) -> tuple[float, float]:
-    """The exact (Clopper-Pearson) 95 % interval of a proportion, from outcomes that are 0 or 1."""
-    found = stats.binomtest(int(sum(outcomes)), len(outcomes)).proportion_ci(COVERAGE)
-    return float(found.low), float(found.high)
 
 
 def judge(
@@ -272,8 +264,6 @@ class _Court:
         low, high, names = one.low, one.high, self.names(check.rows)
         if exact or one.n < MIN_SEEDS:
             low = high = one.mean
-        elif unit == YES_OR_NO and check.lesser is None:
-            low, high = proportion(found)
         elif one.error:
             p = one.p_outside(check.above, check.below)
             return Effect(check, one.n, one.mean, low, high, unit, names, p, prior)
@@ -332,10 +322,9 @@ class _Court:
         """Whether the seeds have one value of a measured quantity, or of a comparison, and so no interval.
         Rows that never reach a target are another matter."""
         check = effect.check
-        is_counted = claim.counted or check.quantity.startswith(tuple(SENT))
+        is_free = claim.counted or check.quantity.startswith(tuple(SENT))
         rows = self.frame["row"].isin(check.rows) & (self.frame["quantity"] == check.quantity)
-        is_modelled = (self.frame.loc[rows, "clock"] == "modelled").any()
-        is_free = is_counted or is_modelled or effect.unit == YES_OR_NO
+        is_free |= bool((self.frame.loc[rows, "clock"] == "modelled").any())
         is_one = effect.low == effect.high and math.isfinite(effect.mean)
         is_measured = bool(np.isfinite(_common(check, self.frame)).all())
         return effect.n >= MIN_SEEDS and is_one and is_measured and not is_free

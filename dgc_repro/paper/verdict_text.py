@@ -33,14 +33,16 @@ def found_text(found: str, verdicts: Sequence[Verdict]) -> str:
     counts, words = tally(own), [found]
     if own:
         count = f"{len(own)} claims" if len(own) > 1 else "one claim"
-        agree, differ = (_number(counts, DECIDED[side::2]) for side in (0, 1))
+        agree, differ = (
+            _counted(counts, DECIDED[::2], "agree"),
+            _counted(counts, DECIDED[1::2], "differ"),
+        )
         rest = {
             name: sum(counts.get(word, 0) for word in group) for name, group in UNDECIDED.items()
         }
         others = [f"{n} {'is' if n == 1 else 'are'} {name}" for name, n in rest.items() if n]
         words.append(
-            f"Of {count} {agree[0]} {'agrees' if agree[1] else 'agree'} with these runs and {differ[0]} "
-            f"{'differs' if differ[1] else 'differ'}{''.join(f'; {part}' for part in others)}."
+            f"Of {count} {agree} with these runs and {differ}{''.join(f'; {one}' for one in others)}."
         )
         expected = sum(verdict.claim.where == EXPECTED for verdict in own)
         if expected == len(own):
@@ -59,10 +61,10 @@ def found_text(found: str, verdicts: Sequence[Verdict]) -> str:
     return "\n\n".join([f"**Found.** {text}", "\n".join(lines)]).strip() if text else ""
 
 
-def _number(counts: Mapping[str, int], words: Sequence[str]) -> tuple[str, bool]:
-    """How many verdicts of these words, and whether the verb is singular."""
+def _counted(counts: Mapping[str, int], words: Sequence[str], verb: str) -> str:
+    """How many verdicts of these words, with the verb: "none agrees", "2 agree"."""
     count = sum(counts.get(word, 0) for word in words)
-    return str(count or "none"), count < 2
+    return f"{count or 'none'} {verb}{'s' * (count < 2)}"
 
 
 def claims_text(verdicts: Sequence[Verdict]) -> list[str]:

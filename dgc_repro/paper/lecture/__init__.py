@@ -15,20 +15,8 @@ from dgc_repro.paper.artifact import Shown, looks_of
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.frame import Column, Values, number, pivot
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
 
 PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2")
-
-
-def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
-    """The lines of all runs, with the ``seed`` of the run and ``of``, its row. Raises UserError unless all
-    runs of a row have the same study settings, and all runs with a model the same values of ``keys``."""
-    require_alike(runs, ("scale.name",))
-    for row in dict.fromkeys(run.row for run in runs):
-        require_alike([run for run in runs if run.row == row], ("study",))
-    require_alike([run for run in runs if run.setting("model")], keys)
-    tables = [run.lines.assign(seed=run.seed, of=run.row) for run in runs]
-    return pd.concat(tables, ignore_index=True)
 
 
 def exact(values: Values) -> str:

@@ -13,8 +13,7 @@ import pandas as pd
 from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Artifact, Shown, drawing, looks_of
 from dgc_repro.paper.claims import Check, near, printed_table
-from dgc_repro.paper.frame import Column, join, longer, of, printed_numbers, times
-from dgc_repro.paper.lecture import study_of
+from dgc_repro.paper.frame import Column, join, longer, of, study_of, times
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -26,7 +25,7 @@ MEGABYTES = printed_table("text on DGC", "gradient [MB], payload [MB], ratio [x]
     deepspeech  488  0.74  608
     lstm_ptb      -     -  462
 """)  # fmt: skip
-KNOWN = printed_numbers(MEGABYTES, {name: name for name in (SIZE, PAYLOAD, RATIO)})
+KNOWN = MEGABYTES.numbers
 LABELS = {
     RESNET50: "ResNet-50",
     DEEPSPEECH: "5-layer GRU of DeepSpeech's size",
