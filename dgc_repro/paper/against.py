@@ -44,12 +44,10 @@ class Against:
 
     @property
     def margin(self) -> str:
-        """The margin with its unit."""
         return f"{self.workload.margin:g} {self.workload.unit_in_words}"
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """The headings of `rows`."""
         less, cost = "times\nfewer\nbytes", f"cost,\n{self.workload.unit}"
         return (
             "settings",

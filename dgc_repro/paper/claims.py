@@ -105,7 +105,6 @@ class Check:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The rows that are compared."""
         return (self.greater,) if self.lesser is None else (self.greater, self.lesser)
 
     @property

@@ -87,7 +87,6 @@ class Effect:
 
     @property
     def claimed(self) -> str:
-        """The claimed range."""
         check, number = self.check, self._number
         if math.isinf(check.below):
             return f"above {number(check.above)}"

@@ -141,7 +141,6 @@ class Setting:
 
     @property
     def mean(self) -> str:
-        """The mean cost."""
         return f"{abs(self.shown.mean):.1f}"
 
     @property
@@ -165,7 +164,6 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """What the interval says, in a sentence."""
         return in_words(self.shown, self.workload)
 
 

@@ -108,7 +108,7 @@ def write(root: Path) -> None:
 def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> str:
     groups = groupby(found, key=lambda entry: (entry.paper, entry.scale))
     overview = pd.DataFrame(
-        [[*place, *counts] for place, group in groups if any(counts := _counts(list(group)))],
+        [[*place, *counts] for place, group in groups if any(counts := _counts(group))],
         columns=["paper", "scale", *GROUPS],
     )
     lines = [
@@ -135,7 +135,7 @@ def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> st
     return "\n\n".join(parts) + "\n"
 
 
-def _counts(found: Sequence[Entry]) -> list[int]:
+def _counts(found: Iterable[Entry]) -> list[int]:
     """How many claims each column of the overview has."""
     tallies = [entry.record["tally"] for entry in found]
     return [sum(own.get(word, 0) for own in tallies for word in words) for words in GROUPS.values()]

@@ -98,7 +98,6 @@ class Run:
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether a GPU trained."""
         return bool(self.environment.get("device") == "cuda")
 
     @property

@@ -88,7 +88,6 @@ class Shown:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is an interval."""
         return self.low < self.high
 
     @property

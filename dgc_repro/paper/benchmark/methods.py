@@ -14,7 +14,7 @@ from dgc_repro.paper import facts, frame
 from dgc_repro.paper.benchmark import ALIKE, figures, net, paired, profiles, speed, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.equivalent import calibrations, is_shortened
-from dgc_repro.paper.benchmark.paired import LOSS, OWN_WIRE, SENT, STEPS, TRAINING_LOSS, WIRE
+from dgc_repro.paper.benchmark.paired import LOSS, OWN_WIRE, STEPS, TRAINING_LOSS, WIRE
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, workloads
 from dgc_repro.paper.frame import Column, amount, number
 from dgc_repro.paper.page import Drawing, Page, Section, made
@@ -121,7 +121,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         used = [run for run in shown if run.model in timed]
         drawn["speed"] = figures.of_speed(found, fast, used, scale, among)
     classes = [] if is_quick else [_classes(judged)]
-    scores = None if is_quick or differ_in_workers else _scores(found, list(dense))
+    scores = None if is_quick or differ_in_workers else profiles.table(found, list(dense))
     return made(
         __file__, scale, every, found,
         [
@@ -204,7 +204,6 @@ def _common(judged: Mapping[str, Judged]) -> str:
 
 
 def _families(judged: Judged) -> list[str]:
-    """The families of a workload, in sentences."""
     workload = judged.workload
     if not workload.families:
         return [f"{workload.title}: the settings of this page, none fixed before their runs."]
@@ -271,7 +270,6 @@ def _classes(judged: Mapping[str, Judged]) -> pd.DataFrame:
 
 
 def _notes(settings: Sequence[str]) -> list[str]:
-    """The notes on the methods of these settings."""
     return [
         text
         for methods, text in NOTES.items()
@@ -353,26 +351,3 @@ def _target(name: str, runs: Sequence[Run]) -> str:
         f"{one.title} {target:g}{unit} ({sum(there)} of the {len(there)} runs that come to it do so at their "
         "last test)"
     )
-
-
-def _scores(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
-    """Each setting's bytes to the targets, and its score, the best first: rows with enough seeds to conclude.
-    None for fewer than two workloads with a target."""
-    costs: dict[str, dict[str, float]] = {}
-    for row, own in found[found["quantity"] == SENT].groupby("row", sort=False)["value"]:
-        name, _, setting = str(row).partition(".")
-        if len(own) >= MIN_SEEDS:
-            costs.setdefault(setting, {})[name] = float(own.mean())
-    names = [name for name in present if any(name in one for one in costs.values())]
-    if len(names) < 2:
-        return None
-    ratios = profiles.ratios(costs)
-    scores = {setting: profiles.score(ratios[setting]) for setting in ratios}
-    ordered = sorted(scores, key=lambda setting: -scores[setting])
-    table: dict[str, list[str]] = {"setting": [*map(name_of, ordered)]}
-    for name in names:
-        cells = [costs[setting][name] for setting in ordered]
-        table[workloads()[name].title] = [
-            amount([cell]) if np.isfinite(cell) else "missed" for cell in cells
-        ]
-    return pd.DataFrame(table | {"score": [f"{scores[setting]:.2f}" for setting in ordered]})

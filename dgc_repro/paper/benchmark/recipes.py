@@ -56,7 +56,6 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _table(shown: Shown) -> pd.DataFrame:
-    """The recipes that have runs."""
     own = {row: [run for run in shown.runs if run.row == row] for row in ROWS}
     own = {row: runs for row, runs in own.items() if runs}
     columns = [
