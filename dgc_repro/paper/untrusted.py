@@ -1,6 +1,6 @@
-"""Read files of runs and pools that a stranger may have made: what is refused, in one line with the file.
+"""Read files of runs and pools that a stranger may have made. An error is one line that names the file.
 
-files.py bounds what is read, `refuse_odd` and the shapes look at the values.
+files.py bounds what is read. `refuse_odd` and the shapes check the values.
 """
 
 from __future__ import annotations
@@ -96,43 +96,40 @@ def checked_config(config: Any) -> dict[str, Any]:
     return with_current_names(config)
 
 
-def refuse_odd(value: Any) -> None:
-    """Raise ValueError, which names the place, for a value that no record has: a whole number beyond an
+def refuse_odd(value: Any, place: tuple[str, ...] = ()) -> None:
+    """Raise ValueError, which names the ``place``, for a value that no record has: a whole number beyond an
     int64, more than `files.MOST_DEPTH` levels, keys of several types or of more than `MOST_KEY` letters,
     control characters, another type."""
-    if found := _odd(value, 0):
-        place, reason = found
-        raise ValueError(f"{'.'.join(reversed(place))}: {reason}")
-
-
-def _odd(value: Any, level: int) -> tuple[list[str], str] | None:
-    """The place, innermost key first, and the reason of what `refuse_odd` refuses; None for nothing."""
-    if level > files.MOST_DEPTH:
-        return [], "too many levels"
-    if isinstance(value, Mapping):
-        kinds = {*map(type, value)}  # JSON of the mapping is sorted by its keys
-        if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
-            return [], "keys that are words, or all numbers, got others"
+    if reason := _odd(value, len(place)):
+        raise ValueError(f"{'.'.join(place)}: {reason}")
+    if isinstance(value, list):
+        for one in value:
+            refuse_odd(one, (*place, "0"))
+    elif isinstance(value, Mapping):
         for key, one in value.items():
             if len(name := str(key)) > MOST_KEY:
-                return ["a key"], f"at most {MOST_KEY:,} letters, got {len(name):,}"
-            if found := _odd(name, level):
-                return ["a key"], found[1]
-            if found := _odd(one, level + 1):
-                return [*found[0], name], found[1]
-    elif isinstance(value, list):
-        for one in value:
-            if found := _odd(one, level + 1):
-                return [*found[0], "0"], found[1]
-    elif isinstance(value, str):
-        if CONTROL.search(value):
-            return [], f"text without control characters, got {value!r}"
-    elif isinstance(value, int):
-        if not -files.MOST_INTEGER <= value < files.MOST_INTEGER:
-            return [], "a whole number within 64 bits, got a larger one"
-    elif value is not None and not isinstance(value, float):
-        return [], f"a plain value, got one of type {type(value).__name__}"
-    return None
+                where = ".".join((*place, "a key"))
+                raise ValueError(f"{where}: at most {MOST_KEY:,} letters, got {len(name):,}")
+            refuse_odd(name, (*place, "a key"))
+            refuse_odd(one, (*place, name))
+
+
+def _odd(value: Any, level: int) -> str:
+    """Why `refuse_odd` refuses a value, what is in it left out; empty where it does not."""
+    if level > files.MOST_DEPTH:
+        return "too many levels"
+    if isinstance(value, str):
+        has_control = CONTROL.search(value)
+        return f"text without control characters, got {value!r}" if has_control else ""
+    if isinstance(value, int):
+        is_large = not -files.MOST_INTEGER <= value < files.MOST_INTEGER
+        return "a whole number within 64 bits, got a larger one" if is_large else ""
+    if isinstance(value, Mapping):
+        kinds = {*map(type, value)}  # JSON of the mapping is sorted by its keys
+        is_mixed = len(kinds) > 1 or not kinds <= {str, int, float, bool}
+        return "keys that are words, or all numbers, got others" if is_mixed else ""
+    is_plain = value is None or isinstance(value, float | list)
+    return "" if is_plain else f"a plain value, got one of type {type(value).__name__}"
 
 
 def parsed(path: Path, parse: Callable[[bytes], Any], what: str) -> Any:
