@@ -241,11 +241,6 @@ def plain(value: float, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value + 0.0:g}{unit}"
 
 
-def hits(values: Values) -> str:
-    """In how many seeds a quantity that is 0 or 1 is 1."""
-    return f"{sum(values):.0f} of {len(values)}"
-
-
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
