@@ -40,7 +40,7 @@ from authors.case import CASES, Answers, Case, difference, stepped
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.launch.rendezvous import use_loopback
-from dgc_repro.paper.page import markdown_table
+from dgc_repro.paper.markdown import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "results" / "conformance"
 METHODS, BYTES, PAGE, ANSWERS = "methods.csv", "bytes.csv", "README.md", "answers.npz"

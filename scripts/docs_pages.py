@@ -27,7 +27,8 @@ import yaml
 
 from dgc_repro.paper import index, pool
 from dgc_repro.paper.index import Entry
-from dgc_repro.paper.page import HOW, PAGE_FILE, markdown_table, plain
+from dgc_repro.paper.markdown import markdown_table, plain
+from dgc_repro.paper.page import HOW, PAGE_FILE
 from dgc_repro.paper.verdict import WORDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent

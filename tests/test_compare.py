@@ -28,7 +28,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import composed
 from dgc_repro.paper import panels, plot, setting_names
-from dgc_repro.paper.benchmark import methods
+from dgc_repro.paper.benchmark import paired
 from dgc_repro.paper.benchmark.equivalent import is_shortened
 from dgc_repro.paper.benchmark.workloads import TUNES, workloads
 from dgc_repro.paper.records import Run, read_run
@@ -383,7 +383,7 @@ def test_the_published_runs_of_low_have_the_classes_and_intervals_of_the_page() 
     (reference,) = (line for line, rows in row_of.items() if rows == {"low.dense"})
     ((_, one),) = compare.judged_against([task], reference)
     found = {row: one.judged.shown[line] for line, rows in row_of.items() for row in rows}
-    judged = methods.judged_of(runs, "low").shown
+    judged = paired.judged_of(runs, "low").shown
     assert found == judged  # bit for bit
     # The page as it is printed.
     text = (RESULTS / "benchmark/small/methods/table.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import pytest
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import findings, pool
-from dgc_repro.paper.benchmark import methods, paired
+from dgc_repro.paper.benchmark import paired
 from dgc_repro.paper.benchmark.classes import Shown, Word
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.findings import Effect, Setting
@@ -199,10 +199,10 @@ def test_four_bits_are_the_setting_to_try_first() -> None:
 
 def test_shards_remove_the_growth_of_the_traffic() -> None:
     own = {name: workloads()["low"][name] for name in ("dense", "uniform_4_sharded", "uniform_8")}
-    for quantity in methods.WIRE.values():
+    for quantity in paired.WIRE.values():
         shards = own["dense"].bytes[quantity] / own["uniform_4_sharded"].bytes[quantity]
         assert shards == pytest.approx(own["uniform_4_sharded"].bytes[paired.LESS], rel=0.01)
-    among_32 = methods.WIRE[32]
+    among_32 = paired.WIRE[32]
     assert own["uniform_8"].bytes[among_32] > own["dense"].bytes[among_32]
 
 

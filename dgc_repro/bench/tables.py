@@ -21,7 +21,7 @@ import torch
 
 from dgc_repro.launch.environment import busy_cores, code_has_changed, cpu_model
 from dgc_repro.names import git
-from dgc_repro.paper.page import markdown_table
+from dgc_repro.paper.markdown import markdown_table
 
 BUSY_CORES = 0.25
 """Cores of other work that disturb: from here on a warning stands over the table."""

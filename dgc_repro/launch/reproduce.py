@@ -53,8 +53,8 @@ from dgc_repro.launch.run import (
 from dgc_repro.launch.worker import CPU_SECONDS
 from dgc_repro.names import published_in
 from dgc_repro.paper import index
-from dgc_repro.paper.page import console_of_width, grid, show
 from dgc_repro.paper.publish import is_published, other_scales, page_of, published, run_ids
+from dgc_repro.paper.screen import console_of_width, grid, show
 from dgc_repro.progress import TimeLeft
 
 SHOW_PLAN = (

@@ -55,6 +55,7 @@ from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.names import published_in, scale_of
 from dgc_repro.paper import records
 from dgc_repro.paper.records import Run, read_run
+from dgc_repro.paper.untrusted import json_lines
 from dgc_repro.train import checkpoint
 
 T = TypeVar("T")
@@ -218,7 +219,7 @@ def say_damaged(folder: Path) -> None:
 def _train_losses(folder: Path) -> list[float]:
     """The training loss of each epoch."""
     path = folder / "metrics.jsonl"
-    lines = records.json_lines(path) if path.is_file() else []
+    lines = json_lines(path) if path.is_file() else []
     return [line["train/loss"] for line in lines if line.get("kind") == "epoch"]
 
 

@@ -62,7 +62,8 @@ from dgc_repro.launch.run import (
 from dgc_repro.launch.settings import SLURM, component
 from dgc_repro.launch.torchrun import Execute
 from dgc_repro.launch.worker import read_config
-from dgc_repro.paper.records import Run, counted_line, json_lines, read_run
+from dgc_repro.paper.records import Run, counted_line, read_run
+from dgc_repro.paper.untrusted import json_lines
 from dgc_repro.train.stopping import Stopping
 
 RECORD, BASIC = "runs.jsonl", "basic"

@@ -11,16 +11,12 @@ import numpy as np
 
 from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import paired, tradeoff
-from dgc_repro.paper.benchmark.classes import (
-    MOST_MORE,
-    UNDECIDED,
-    Judged,
-    Shown,
-)
+from dgc_repro.paper.benchmark.classes import MOST_MORE, UNDECIDED, Judged, Shown
 from dgc_repro.paper.benchmark.paired import Reference
 from dgc_repro.paper.benchmark.workloads import Workload, usual_margin
 from dgc_repro.paper.frame import number
-from dgc_repro.paper.records import Run, one_line, values_of
+from dgc_repro.paper.records import Run, values_of
+from dgc_repro.paper.untrusted import one_line
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 
@@ -48,12 +44,10 @@ class Against:
 
     @property
     def margin(self) -> str:
-        """The margin with its unit."""
         return f"{self.workload.margin:g} {self.workload.unit_in_words}"
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """The headings of `rows`."""
         less, cost = "times\nfewer\nbytes", f"cost,\n{self.workload.unit}"
         return (
             "settings",

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, panels, plot
@@ -58,13 +59,6 @@ class Shown:
         """`panels.curves` of all rows."""
         return panels.curves(self.runs, metric, self.looks, x=x, **how)
 
-    def points(self, x: str, y: str) -> panels.Draw:
-        """`panels.points` of the rows that have both quantities."""
-        found = {
-            row: tuple(frames.of(self.frame, name, row) for name in (x, y)) for row in self.looks
-        }
-        return panels.points({row: (a, b) for row, (a, b) in found.items() if a and b}, self.looks)
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -90,12 +84,23 @@ def drawing(title: str, parts: Made, note: str = "", **layout: Any) -> Callable[
 
 def described(
     title: str, note: str, runs: Sequence[Run], scale: str, parts: Callable[[], plot.Panels],
-    **layout: Any,
+    *, finish: Callable[[Figure], object] = lambda drawn: None, **layout: Any,
 ) -> Drawing:  # fmt: skip
-    """Return the figure of ``parts`` with what its heading and its caption say of the runs."""
-    caption = f"{note} {facts.caption(runs, scale)}".strip()
-    said = facts.line(runs, scale)
-    return Drawing(title, caption, lambda: plot.figure(title, said, parts(), **layout))
+    """Return the figure of ``parts`` with what its heading and its caption say of the runs. ``finish``: draws
+    on it when its layout is final."""
+
+    def draw() -> Figure:
+        drawn = plot.figure(title, facts.line(runs, scale), parts(), **layout)
+        finish(drawn)
+        return drawn
+
+    return Drawing(title, f"{note} {facts.caption(runs, scale)}".strip(), draw)
+
+
+def built(shown: Shown) -> list[tuple[str, str]]:
+    """The scale, in place of the facts of trained runs: the models have the paper's sizes at every scale."""
+    scale = f"{facts.scale_text(shown.scale)}; models at the paper's sizes"
+    return [("scale", scale), ("workers", ""), ("seconds", ""), ("seeds", "")]
 
 
 def looks_of(rows: Mapping[str, str | Look]) -> dict[str, Look]:
@@ -117,7 +122,8 @@ class Artifact:
     quantities  numbers of a run by name, and numbers `Relative` to a row. What is sent (``floats sent``,
                 ``payload``, ``wire``, `LESS`) is added for trained runs
     tables      columns by title of the section; a column may be the name of a quantity alone. `Rows`: a table
-                with other rows. A function of `Shown` returns a section, or none. Default: all quantities
+                with other rows. A function of `Shown` makes the table, or none. No columns: the section has
+                a text alone. Default: all quantities
     printed     a printed table whose columns are quantities, or numbers by row and quantity, which stand
                 beside the measured ones
     figures     by file name, made with `drawing`. Default: the test quality by epoch
@@ -186,7 +192,7 @@ class Artifact:
         words = Template(self.words, {"Rows": GENERIC}) if is_title else Template.read(self.words)
         known = self.printed or {}
         if isinstance(known, Printed):
-            known = frames.printed_numbers(known, {c: c for c in known.columns})
+            known = known.numbers
         sent = (Column("payload", "payload", amount), Column("times less", LESS))
         tables = self.tables or {"Rows": (*self.quantities, *sent)}
         parts = [self._section(title, of, shown, labels, known) for title, of in tables.items()]
@@ -206,8 +212,10 @@ class Artifact:
         self, title: str, table: Any, shown: Shown, labels: Mapping[str, str], known: Known
     ) -> Section | None:
         if callable(table):
-            section: Section | None = table(shown)
-            return section
+            found: pd.DataFrame | None = table(shown)
+            return None if found is None else Section(title, found)
+        if not table:
+            return Section(title)
         if not isinstance(table, Rows):
             # A row that the paper prints is shown without runs too.
             there = {*shown.frame["row"], *(row for row, _ in known)}

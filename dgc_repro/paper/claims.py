@@ -39,6 +39,11 @@ class Printed:
             raise KeyError(f"{column}: not a column of {self.where}")
         return self.rows[row][place] if row in self.rows else math.nan
 
+    @property
+    def numbers(self) -> dict[tuple[str, str], float]:
+        """All printed numbers by row and column."""
+        return {(row, column): self(row, column) for row in self.rows for column in self.columns}
+
 
 def printed_table(where: str, columns: str, rows: str, groups: Iterable[str] = ()) -> Printed:
     """A printed table written as text.
@@ -100,7 +105,6 @@ class Check:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The rows that are compared."""
         return (self.greater,) if self.lesser is None else (self.greater, self.lesser)
 
     @property

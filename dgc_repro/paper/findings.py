@@ -31,7 +31,7 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, pool
-from dgc_repro.paper.benchmark import methods, paired, speed
+from dgc_repro.paper.benchmark import net, paired, speed
 from dgc_repro.paper.benchmark.classes import Judged, Shown, in_words
 from dgc_repro.paper.benchmark.equivalent import calibrations, is_shortened
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, Workload, workloads
@@ -133,7 +133,7 @@ class Setting:
     @property
     def wire(self) -> Mapping[int, str]:
         """The traffic by number of workers."""
-        return {workers: frame.amount([self.bytes[name]]) for workers, name in methods.WIRE.items()}
+        return {workers: frame.amount([self.bytes[name]]) for workers, name in paired.WIRE.items()}
 
     @property
     def quality(self) -> str:
@@ -141,7 +141,6 @@ class Setting:
 
     @property
     def mean(self) -> str:
-        """The mean cost."""
         return f"{abs(self.shown.mean):.1f}"
 
     @property
@@ -165,7 +164,6 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """What the interval says, in a sentence."""
         return in_words(self.shown, self.workload)
 
 
@@ -197,7 +195,7 @@ class Settings(_Lookup):
         dense: Run,
         known: set[str],
         same: Mapping[str, str],
-        worth: Mapping[str, methods.Worth],
+        worth: Mapping[str, net.Worth],
     ) -> None:
         super().__init__(self._setting)
         self._same, self._worth = same, worth
@@ -217,8 +215,8 @@ class Settings(_Lookup):
         row = f"{self._name}.{setting}"
         row = self._same.get(row, row)
         if row in self._judged.shown:
-            quantities = (*methods.WIRE.values(), paired.PAYLOAD, paired.LESS, paired.QUALITY)
-            worth = self._worth.get(row.partition(".")[2], methods.Worth("-", {}))
+            quantities = (*paired.WIRE.values(), paired.PAYLOAD, paired.LESS, paired.QUALITY)
+            worth = self._worth.get(row.partition(".")[2], net.Worth("-", {}))
             return Setting(
                 self._judged.workload,
                 self._judged.shown[row],
@@ -236,15 +234,15 @@ def benchmark(folder: Path) -> dict[str, Settings]:
     fitted = calibrations(runs, workloads())
     runs = [run for run in runs if TUNES not in run.method and not is_shortened(run)]
     same = frame.twins(runs)
-    found = methods.numbers(runs)
+    found = paired.numbers(runs)
     dense = {run.model: run for run in runs if run.method == DENSE}
     known = {run.method for run in runs}
     return {
-        name: Settings(methods.judged_of(runs, name), found, dense[name], known, same, worth)
+        name: Settings(paired.judged_of(runs, name), found, dense[name], known, same, worth)
         for name in workloads()
         if name in dense
         for own in [[run for run in runs if run.model == name]]
-        for worth in [methods.worth(own, fitted[name].shares(own)) if name in fitted else {}]
+        for worth in [net.worth(own, fitted[name].shares(own)) if name in fitted else {}]
     }
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dgc_repro.paper.claims import Printed
-from dgc_repro.paper.records import Run
+from dgc_repro.paper.records import Run, require_alike
 
 COLUMNS = ("row", "setting", "seed", "quantity", "unit", "value", "step", "clock")
 Values = Sequence[float]
@@ -103,6 +102,17 @@ def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, ...]]) -> pd
         part = table.assign(quantity=name, unit=unit, value=table[column].astype(float))
         parts.append(part.assign(clock=clock[0]) if clock else part)
     return lines(pd.concat(parts, ignore_index=True))
+
+
+def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
+    """The lines of all runs, with the ``seed`` of the run and ``of``, its row. Raises UserError unless all
+    runs of a row have the same study settings, and all runs with a model the same values of ``keys``."""
+    require_alike(runs, ("scale.name",))
+    for row in dict.fromkeys(run.row for run in runs):
+        require_alike([run for run in runs if run.row == row], ("study",))
+    require_alike([run for run in runs if run.setting("model")], keys)
+    tables = [run.lines.assign(seed=run.seed, of=run.row) for run in runs]
+    return pd.concat(tables, ignore_index=True)
 
 
 def join(*frames: pd.DataFrame) -> pd.DataFrame:
@@ -231,11 +241,6 @@ def plain(value: float, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value + 0.0:g}{unit}"
 
 
-def hits(values: Values) -> str:
-    """In how many seeds a quantity that is 0 or 1 is 1."""
-    return f"{sum(values):.0f} of {len(values)}"
-
-
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
@@ -269,15 +274,6 @@ def pivot(
         cells = [of(frame, column.quantity, row, column.setting) for row in rows]
         table[heading] = [form(c) if callable(form) else number(c, form) for c in cells]
     return pd.DataFrame(table)
-
-
-def printed_numbers(table: Printed, columns: Mapping[str, str]) -> Known:
-    """A printed table for `summary`: by row and quantity (``columns``: quantity by printed column)."""
-    return {
-        (row, quantity): table(row, column)
-        for row in table.rows
-        for column, quantity in columns.items()
-    }
 
 
 def _decimals(mean: float) -> int:

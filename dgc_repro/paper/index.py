@@ -24,7 +24,9 @@ import pandas as pd
 
 from dgc_repro.paper import findings, pool
 from dgc_repro.paper.facts import PAPER_SCALE
-from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain, tally_text
+from dgc_repro.paper.markdown import markdown_table, plain
+from dgc_repro.paper.page import PAGE_FILE
+from dgc_repro.paper.verdict_text import tally_text
 
 BENCHMARK, CLAIMS_FILE = "benchmark", "claims"
 SHOWN = ("answer", "findings", "papers")
@@ -77,8 +79,8 @@ class Entry(NamedTuple):
 
 def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by paper, scale and name; the benchmark, which is no paper, comes last."""
-    ranks = ("paper", "air", "fashion", "low", "medium", "small", "quick")
-    scales = {scale: rank for rank, scale in enumerate(ranks)}
+    scales = ("paper", "air", "fashion", "low", "medium", "small", "quick")
+    rank = {scale: place for place, scale in enumerate(scales)}
     found = [
         Entry(path.parent / artifact, path.parts[-3], path.parts[-2], artifact, record)
         for path in root.glob(f"*/*/{pool.VERDICTS_FILE}")
@@ -86,13 +88,7 @@ def entries(root: Path) -> list[Entry]:
     ]
     return sorted(
         found,
-        key=lambda e: (
-            e.paper == BENCHMARK,
-            e.paper,
-            scales.get(e.scale, len(scales)),
-            e.scale,
-            e.artifact,
-        ),
+        key=lambda e: (e.paper == BENCHMARK, e.paper, rank.get(e.scale, 7), e.scale, e.artifact),
     )
 
 
@@ -112,7 +108,7 @@ def write(root: Path) -> None:
 def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> str:
     groups = groupby(found, key=lambda entry: (entry.paper, entry.scale))
     overview = pd.DataFrame(
-        [[*place, *counts] for place, group in groups if any(counts := _counts(list(group)))],
+        [[*place, *counts] for place, group in groups if any(counts := _counts(group))],
         columns=["paper", "scale", *GROUPS],
     )
     lines = [
@@ -139,7 +135,7 @@ def _readme(found: Sequence[Entry], root: Path, blocks: Mapping[str, str]) -> st
     return "\n\n".join(parts) + "\n"
 
 
-def _counts(found: Sequence[Entry]) -> list[int]:
+def _counts(found: Iterable[Entry]) -> list[int]:
     """How many claims each column of the overview has."""
     tallies = [entry.record["tally"] for entry in found]
     return [sum(own.get(word, 0) for own in tallies for word in words) for words in GROUPS.values()]

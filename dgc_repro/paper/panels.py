@@ -147,18 +147,17 @@ def means(table: pd.DataFrame, x: str, y: str, *, spread: bool = False, **style:
     return lambda axes: axes.errorbar(found.index, found["mean"], yerr=deviation, **style)
 
 
-def series(values: Mapping[float, Values], *, spread: bool = False, **style: Any) -> Draw:
-    """The mean over seeds of the ``values`` at each x, in order; an x without values, or with one that is not
-    finite, is left out. ``spread``: with one standard deviation either way. ``style``: as in `means`."""
+def series(values: Mapping[float, Values], **style: Any) -> Draw:
+    """The mean over seeds of the ``values`` at each x, in order, with one standard deviation either way; an x
+    without values, or with one that is not finite, is left out. ``style``: as in `means`."""
     pairs = [
         (x, value)
         for x, own in values.items()
         if len(own) and np.isfinite(own).all()
         for value in own
     ]
-    return means(
-        pd.DataFrame(pairs, columns=["x", "y"], dtype=float), "x", "y", spread=spread, **style
-    )
+    table = pd.DataFrame(pairs, columns=["x", "y"], dtype=float)
+    return means(table, "x", "y", spread=True, **style)
 
 
 def points(where: Mapping[str, tuple[Values, Values]], looks: Mapping[str, Look]) -> Draw:
@@ -239,18 +238,18 @@ def heat_map(
     table: NDArray[np.float64],
     rows: Sequence[str],
     columns: Sequence[str],
-    write: Callable[[int, float], str],
+    write: Callable[[float], str],
     is_dark: Callable[[float], bool],
     **image: Any,
 ) -> Draw:
-    """A coloured cell for each row and column, with the text ``write(row, value)`` in it: white where
+    """A coloured cell for each row and column, with the text ``write(value)`` in it: white where
     ``is_dark``. ``image``: arguments of ``Axes.imshow``, such as cmap and norm."""
 
     def draw(axes: Axes) -> None:
         axes.imshow(table, aspect="auto", **image)
         for (row, column), value in np.ndenumerate(table):
             colour = "white" if np.isfinite(value) and is_dark(value) else "black"
-            text = write(row, float(value))
+            text = write(float(value))
             axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(len(columns)), list(columns), rotation=30, ha="right")
         axes.set_yticks(range(len(rows)), list(rows))

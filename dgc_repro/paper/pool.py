@@ -33,7 +33,8 @@ from dgc_repro.checksums import OTHER
 from dgc_repro.errors import UserError
 from dgc_repro.names import defaults_of_sections
 from dgc_repro.paper.parquet import decoded
-from dgc_repro.paper.records import Run, checked_config, in_order, one_line, refuse_odd
+from dgc_repro.paper.records import Run, in_order
+from dgc_repro.paper.untrusted import checked_config, one_line, refuse_odd
 
 RUNS_FILE, VERDICTS_FILE, NUMBERS_FILE = "runs.parquet", "verdicts.json", "numbers.csv"
 TABLES = ("epochs", "decisions", "trace", "lines")
@@ -52,7 +53,7 @@ LOCAL = ("root", "partition", "account", "qos", "sbatch", "setup", "python", "lo
 
 
 @dataclass
-class RecordShape:
+class ArtifactShape:
     """The types that readers expect in an artifact's entry in `VERDICTS_FILE`."""
 
     title: str
@@ -184,15 +185,14 @@ def records(folder: Path) -> dict[str, dict[str, Any]]:
         found = files.parsed_json(files.content(path))
         refuse_odd(found)
         for record in found.values():
-            refuse(RecordShape, record)
+            refuse(ArtifactShape, record)
     return dict(found)
 
 
 def numbers(folder: Path) -> pd.DataFrame:
     """Return the numbers of all artifacts of a pool, with the artifact in the first column, as text."""
     path = folder / NUMBERS_FILE
-    is_there = path.is_file()
-    if not is_there:
+    if not path.is_file():
         return pd.DataFrame({"artifact": []})
     with damage(folder):
         return as_text(files.content(path))

@@ -29,8 +29,9 @@ from dgc_repro.names import git, installed_papers
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.facts import IN_HISTORY
-from dgc_repro.paper.page import OtherScale, Page
+from dgc_repro.paper.page import Page
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.screen import OtherScale
 from dgc_repro.paper.verdict import UNTESTED
 
 

@@ -4,19 +4,14 @@ A run was trained (``epochs``, ``decisions``, ``trace``), or measured or compute
 are skipped with a message, and so are damaged ones. A broken file is an error of one line that names it.
 
 The summary of a finished run has the checksums of the record (checksums.py). `summary_of` compares them.
-A run folder may be a stranger's: files.py reads its files, and `refuse_odd` and `Shape` look at their values.
-
-A line of decisions.jsonl holds the decision of a step and the time of the step before. In the table of
-`decisions_of` each time is in the row of its own step, and long runs are thinned to evenly spaced steps.
+A run folder may be a stranger's (untrusted.py). decisions.py makes the table of its decisions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,21 +20,24 @@ from dgc_repro import files
 from dgc_repro.checked import refuse
 from dgc_repro.checksums import Damaged, verified
 from dgc_repro.errors import CONTROL, UserError, shown
-from dgc_repro.names import default_of, defaults_of_component, with_current_names
+from dgc_repro.names import default_of, defaults_of_component
+from dgc_repro.paper.decisions import decisions_of
+from dgc_repro.paper.untrusted import (
+    RecordShape,
+    checked_config,
+    json_lines,
+    json_object,
+    one_line,
+    parsed,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FINISHED = "finished"
-EPOCHS_FILE, TRACE_FILE, DECISIONS_FILE = "metrics.jsonl", "policy.csv", "decisions.jsonl"
+EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
 LINES_FILES = ("rows.csv", "repeats.csv")
 NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
-DAMAGE = (
-    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError),
-    MemoryError,
-)
-"""What reading a broken record may raise."""
-MOST_KEY = 1000  # letters
 FREE_KEYS = ("root", "seed")
 """May differ between the runs of one table: where the data lies, and the seed."""
 DATA_SETS = {
@@ -53,25 +51,8 @@ REQUIRED_METRICS = (
     *("epoch", "train/loss", "train/accuracy_percent", "test/accuracy_percent"),
     *("comm/floats", "comm/payload_bytes", "comm/wire_bytes", "time/train_seconds"),
 )
-MOST_STEPS = 1000
-"""Of the decisions of a run in a table."""
-_TIMES = ("seconds", "samples", "throughput", "own_square", "mean_square")
-DECISIONS = (
-    *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
-    *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms", *_TIMES),
-    "candidate_norms",
-)
-"""``step``: from 1; ``branch``: candidate, theta_min or dense; ``factor``: of what was sent, 1 is dense;
-``gain``: of what was sent; ``norm_before``, ``norm_after``: of the whole error-fed gradient and of what was
-sent; ``raw_norms``, ``sent_norms``, ``candidate_norms``: sums over tensors of the norms of the gradient
-without its residual, of what was sent (none for a dense step), and of what the candidate would send."""
-_SENT = {"theta_min": 1, "candidate": 2}
-"""By branch, the place among the energies of what was sent; dense sends all of it."""
-_DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
-_PREFIX = "decision/"
 NETWORK = ("net/tx_bytes", "net/expected_tx_bytes", "comm/total_wire_bytes")
 """Of the summary of a run with ``launch=netlab``: bytes that a worker's interface counted, and the ledger."""
-Section = Mapping[Any, Any] | None
 
 
 def _frame(rows: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
@@ -79,62 +60,6 @@ def _frame(rows: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(list(rows))
-
-
-@dataclass
-class Shape:
-    """The types that readers expect in a run's config: sections are mappings, wrappers are words."""
-
-    seed: int
-    experiment: Section
-    compressor: Section
-    wrap: Sequence[str] | None
-    wrapper: Section
-    policy: Section
-    model: Section
-    dataset: Section
-    optimizer: Section
-    schedule: Section
-    train: Section
-    exchange: Section
-    launch: Section
-    network: Section
-    stopping: Section
-    scale: Mapping[Any, Any] | str | None
-    paths: Section
-    sink: Section
-
-
-@dataclass
-class ModelShape:
-    """The types that readers expect in the section ``model``."""
-
-    blocks: Sequence[int] | int | None
-    layers: int | None
-    width: int | None
-    hidden: int | None
-
-
-@dataclass
-class LaunchShape:
-    """The types that readers expect in the section ``launch``."""
-
-    workers: int | None
-
-
-@dataclass
-class SummaryShape:
-    """The types that readers expect in a summary."""
-
-    parameters: float | None
-
-
-@dataclass
-class EnvironmentShape:
-    """The types that readers expect in the environment of a run."""
-
-    before: Sequence[Mapping[Any, Any]] | None
-    busy_cores: float | None
 
 
 @dataclass(frozen=True)
@@ -172,12 +97,15 @@ class Run:
         return str(self.setting("experiment.row"))
 
     @property
+    def is_on_gpu(self) -> bool:
+        return bool(self.environment.get("device") == "cuda")
+
+    @property
     def processor(self) -> str:
         """The kind of processor that trained: the GPU, or the CPU with its vector instructions. Sums are
         rounded differently on another kind, so the same seed is another run there."""
         name, *_ = str(self.environment.get("hardware", "")).split(", ")
-        is_gpu = self.environment.get("device") == "cuda"
-        vectors = "" if is_gpu else str(self.environment.get("vectors", ""))
+        vectors = "" if self.is_on_gpu else str(self.environment.get("vectors", ""))
         return ", ".join(part for part in (name, vectors) if part)
 
     @property
@@ -228,7 +156,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
     if CONTROL.search(folder.name) or len(folder.name.split("\n")) > 1:
         raise UserError(f"{folder}: a name with control characters; rename the folder")
     try:
-        return verified(_read_json(path), path) if path.exists() or path.is_symlink() else {}
+        is_there = path.exists() or path.is_symlink()
+        return verified(parsed(path, json_object, "JSON"), path) if is_there else {}
     except Damaged as error:
         raise UserError(f"{folder}: {error}") from error
 
@@ -248,85 +177,19 @@ def read_run(folder: Path) -> Run:
     if lines is None and not (folder / EPOCHS_FILE).is_file():
         raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
     with one_line(folder):
-        refuse(SummaryShape, summary)
-        environment = _read_json(folder / "environment.json")
-        refuse(EnvironmentShape, environment)
+        environment = parsed(folder / "environment.json", json_object, "JSON")
+        for of_record in (summary, environment):
+            refuse(RecordShape, of_record)
         return Run(
             id=folder.name,
-            config=_read_config(folder / "config.yaml"),
+            config=parsed(folder / "config.yaml", _config, "YAML of a resolved config with a seed"),
             environment=environment,
             summary=summary,
             epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else _frame(),
             decisions=decisions_of(folder) if lines is None else _frame(),
             trace=_read_trace(folder / TRACE_FILE),
-            lines=_parsed(lines, table, "a table") if lines is not None else _frame(),
+            lines=parsed(lines, table, "a table") if lines is not None else _frame(),
         )
-
-
-@contextlib.contextmanager
-def one_line(
-    folder: Path, what: str = "not the record of a run", fix: str = "run again"
-) -> Iterator[None]:
-    """Raise UserError for whatever reading a broken record, or values of other types, may raise. ``what``: is
-    wrong with the folder, in words; ``fix``: what to do."""
-    try:
-        yield
-    except UserError:
-        raise
-    except DAMAGE as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{folder}: {what} ({reason}); {fix}") from error
-
-
-def checked_config(config: Any) -> dict[str, Any]:
-    """Return a recorded config with the names that keys have now. Raises ValueError, which names the key, for
-    one that no run has: readers would stumble over it."""
-    if not isinstance(config, dict) or "seed" not in config:
-        raise ValueError("no seed")
-    refuse_odd(config)
-    refuse(Shape, config)
-    refuse(ModelShape, config.get("model") or {})
-    refuse(LaunchShape, config.get("launch") or {})
-    return with_current_names(config)
-
-
-def refuse_odd(value: Any) -> None:
-    """Raise ValueError, which names the place, for a value that no record has: a whole number beyond an
-    int64, more than `files.MOST_DEPTH` levels, keys of several types or of more than `MOST_KEY` letters,
-    control characters, another type."""
-    if found := _odd(value, 0):
-        place, reason = found
-        raise ValueError(f"{'.'.join(reversed(place))}: {reason}")
-
-
-def _odd(value: Any, level: int) -> tuple[list[str], str] | None:
-    """The place, innermost key first, and the reason of what `refuse_odd` refuses; None where all is well."""
-    if level > files.MOST_DEPTH:
-        return [], "too many levels"
-    if isinstance(value, Mapping):
-        kinds = {*map(type, value)}  # JSON of the mapping is sorted by its keys
-        if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
-            return [], "keys that are words, or all numbers, got others"
-        for key, one in value.items():
-            if len(name := str(key)) > MOST_KEY:
-                return ["a key"], f"at most {MOST_KEY:,} letters, got {len(name):,}"
-            if found := _odd(name, level):
-                return ["a key"], found[1]
-            if found := _odd(one, level + 1):
-                return [*found[0], name], found[1]
-    elif isinstance(value, list):
-        for one in value:
-            if found := _odd(one, level + 1):
-                return [*found[0], "0"], found[1]
-    elif isinstance(value, str):
-        if CONTROL.search(value):
-            return [], f"text without control characters, got {value!r}"
-    elif isinstance(value, int):
-        if not -files.MOST_INTEGER <= value < files.MOST_INTEGER:
-            return [], "a whole number within 64 bits, got a larger one"
-    elif value is not None and not isinstance(value, float):
-        return [], f"a plain value, got one of type {type(value).__name__}"
-    return None
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -392,44 +255,14 @@ def table(content: bytes) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(content))
 
 
-def _parsed(path: Path, parse: Callable[[bytes], Any], what: str) -> Any:
-    """The content of a file. UserError names a file that ``parse`` cannot read."""
-    try:
-        return parse(files.content(path))
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: {what}, got something else ({reason}); run again") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    value = _parsed(path, files.parsed_json, "JSON")
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: a JSON object, got {type(value).__name__}; run again")
-    try:
-        refuse_odd(value)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; run again") from error
-    return value
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    config = _parsed(path, lambda content: files.parsed_yaml(content.decode("utf-8")), "YAML")
-    try:
-        return checked_config(config)
-    except ValueError as error:
-        raise UserError(
-            f"{path}: a resolved config with a seed and a list of wrappers, got another ({error}); run again"
-        ) from error
+def _config(content: bytes) -> dict[str, Any]:
+    return checked_config(files.parsed_yaml(content.decode("utf-8")))
 
 
 def _read_trace(path: Path) -> pd.DataFrame:
     """The trace of a policy; no rows where the policy wrote none."""
     is_there = path.is_file() and files.content(path).strip()
-    return _parsed(path, table, "a table") if is_there else _frame()
+    return parsed(path, table, "a table") if is_there else _frame()
 
 
 def _read_epochs(path: Path) -> pd.DataFrame:
@@ -449,62 +282,6 @@ def _read_epochs(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: no {', '.join(missing)}; the record is of another version")
     frame = frame.drop(columns="kind").drop_duplicates("epoch", keep="last").sort_values("epoch")
     return frame.reset_index(drop=True)
-
-
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file with one JSON object a line. UserError names the file and a broken line."""
-    try:
-        yield from files.json_lines(path)
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; run again from its checkpoint") from error
-
-
-def decisions_of(folder: Path) -> pd.DataFrame:
-    """Return the decisions of a run folder by step, at most `MOST_STEPS` of them: every k-th from the first
-    one on. No rows where nothing was decided. UserError names a broken line."""
-    path = folder / DECISIONS_FILE
-    found: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(json_lines(path) if path.is_file() else (), start=1):
-        if not isinstance(step := line.get("decision"), int):
-            raise UserError(f"{path}: line {number} has no step; run again from its checkpoint")
-        entry = {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
-        found.setdefault(step, {}).update(_decided(entry))
-        if (timed := entry.get("timed_step")) is not None:
-            times = {name: entry.get(f"timed_{name}") for name in _TIMES}
-            found.setdefault(int(timed) + 1, {}).update(times)
-    table = _typed([{"step": step, **found[step]} for step in sorted(found)])
-    return table.iloc[:: max(1, math.ceil(len(table) / MOST_STEPS))].reset_index(drop=True)
-
-
-def _decided(line: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one decision; none where a policy only records."""
-    branch = line.get("branch")
-    if branch is None:
-        return {}
-    numbers = [float(number) for number in line.get("energies") or ()]
-    norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in numbers[:3]]
-    found = {name: line.get(name) for name in _DECIDED}
-    found["factor"] = line.get(branch) if branch in _SENT else 1.0
-    if norms:
-        found |= {"norm_before": norms[0], "norm_after": norms[_SENT.get(branch, 0)]}
-    if len(numbers) > 3:
-        found["raw_norms"] = numbers[3]
-        found["sent_norms"] = numbers[3 + _SENT[branch]] if branch in _SENT else None
-        found["candidate_norms"] = numbers[3 + _SENT["candidate"]]
-    return found
-
-
-def _typed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """All columns, in order: steps whole numbers, branches words, all else numbers."""
-    import pandas as pd
-
-    table = pd.DataFrame(rows, columns=list(DECISIONS))
-    types: dict[str, Any] = {"step": "int64", "branch": object}
-    numbers = [name for name in DECISIONS if name not in types]
-    table[numbers] = table[numbers].apply(pd.to_numeric)
-    return table.astype(types)
 
 
 def counted_line(folder: Path) -> str | None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import index, pool
-from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import artifacts_in, is_published, other_scales, rebuild
+from dgc_repro.paper.screen import console_of_width, show
 from dgc_repro.progress import Progress, duration
 
 REPORT = Path("reproduced") / "published"

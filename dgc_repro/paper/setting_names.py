@@ -46,47 +46,50 @@ CHOICES = (f".{TARGET}", "launch.kind")
 MOST_LETTERS = 600  # of a name
 USUAL_WRAPPER = "per_layer"
 """Named only where settings differ in it."""
-NAMES = {
-    "dense": "no compression",
-    "bf16": "half precision",
-    "fp16": "half precision, fp16",
-    "uniform": "{} bits",
-    "qsgd": "QSGD, {} levels",
-    "natural": "natural compression",
-    "terngrad": "TernGrad",
-    "loco": "LoCo, {} bits",
-    "blockfloat": "{}",
-    "eden": "EDEN, {} bits",
-    "drive": "DRIVE",
-    "topk": "top-k {%}",
-    "magnitude": "top-k of the model {%}",
-    "randomk": "random-k {%}",
-    "threshold": "threshold {%}",
-    "redsync": "RedSync {%}",
-    "sidco": "SIDCo {%}",
-    "sparseloco": "SparseLoCo {%}",
-    "dgc_sampled": "sampled top-k {%}",
-    "dgc": "DGC {%}",
-    "powersgd": "PowerSGD, rank {}",
-    "ef_signsgd": "EF-signSGD",
-    "onebit": "1 bit",
-    "signsgd": "signSGD",
-    "onebit_adam": "1-bit Adam",
-    "adam": "Adam",
-    "demo": "DeMo, {} a block",
-    "diloco": "DiLoCo, {} steps",
-    "streaming": "Streaming DiLoCo, {} steps",
-    "muloco": "MuLoCo, {} steps",
-    "muon": "Muon",
-    "muon_uniform": "Muon, {} bits",
-    "dion": "Dion, rank {%}",
-    "accordion": "Accordion",
-    "scadles": "ScaDLES",
-    "gravac": "GraVAC",
-    "adaqs": "AdaQS",
-    "stepwise": "stepwise bits",
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    "uncompressed": {"dense": "no compression"},
+    "half precision": {"bf16": "half precision", "fp16": "half precision, fp16"},
+    "fewer bits": {
+        "uniform": "{} bits",
+        "qsgd": "QSGD, {} levels",
+        "natural": "natural compression",
+        "terngrad": "TernGrad",
+        "loco": "LoCo, {} bits",
+        "blockfloat": "{}",
+        "eden": "EDEN, {} bits",
+        "drive": "DRIVE",
+        "adaqs": "AdaQS",
+        "stepwise": "stepwise bits",
+    },
+    "sparse": {
+        "topk": "top-k {%}",
+        "magnitude": "top-k of the model {%}",
+        "randomk": "random-k {%}",
+        "threshold": "threshold {%}",
+        "redsync": "RedSync {%}",
+        "sidco": "SIDCo {%}",
+        "sparseloco": "SparseLoCo {%}",
+        "dgc_sampled": "sampled top-k {%}",
+        "dgc": "DGC {%}",
+        "accordion": "Accordion",
+        "scadles": "ScaDLES",
+        "gravac": "GraVAC",
+    },
+    "low rank": {"powersgd": "PowerSGD, rank {}"},
+    "signs": {"ef_signsgd": "EF-signSGD", "onebit": "1 bit", "signsgd": "signSGD"},
+    "another optimizer, or local steps": {
+        "onebit_adam": "1-bit Adam",
+        "adam": "Adam",
+        "demo": "DeMo, {} a block",
+        "diloco": "DiLoCo, {} steps",
+        "streaming": "Streaming DiLoCo, {} steps",
+        "muloco": "MuLoCo, {} steps",
+        "muon": "Muon",
+        "muon_uniform": "Muon, {} bits",
+        "dion": "Dion, rank {%}",
+    },
 }
-"""What people say, by method of the benchmark; ``{}``: its number, ``{%}``: its number in percent."""
+"""The benchmark's methods by family, each with what people say; ``{}``: its number, ``{%}``: in percent."""
 WORDS = {
     "plain": "no error feedback",
     "sharded": "in shards",
@@ -259,13 +262,28 @@ def is_of(setting: str, method: str) -> bool:
     return setting == method or setting.startswith(f"{method}_")
 
 
+def family_of(setting: str) -> str:
+    """Return the family of a setting's method; empty for a method that is not known."""
+    return _known(setting)[0]
+
+
+def _known(setting: str) -> tuple[str, str, str]:
+    """Family, method and name of a setting's method, that of the longest name that it begins with."""
+    known = [
+        (family, method, name)
+        for family, own in FAMILIES.items()
+        for method, name in own.items()
+        if is_of(setting, method)
+    ]
+    return max(known, key=lambda one: len(one[1]), default=("", "", ""))
+
+
 def name_of(setting: str) -> str:
     """Return what people call a setting; of a method that is not known, its own name."""
-    methods = [method for method in NAMES if is_of(setting, method)]
-    if not methods:
+    _, method, name = _known(setting)
+    if not method:
         return setting
-    method = max(methods, key=len)
-    name, parts = NAMES[method], setting.removeprefix(method).split("_")[1:]
+    parts = setting.removeprefix(method).split("_")[1:]
     if "{" in name:
         number = parts.pop(0) if parts else ""
         share = _percent(number) if "{%}" in name else number.upper()

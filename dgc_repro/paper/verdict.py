@@ -10,10 +10,11 @@ checks agrees when all do: an intersection-union test, which needs no correction
 after Holm's correction over its checks.
 
 A row that never reaches a target has an infinite value. Against a row that reaches it in every seed, the
-comparison is decided; where only some seeds reach it, it is inconclusive. Three outcomes that are 0 or 1
-decide nothing as a proportion: a claim should judge the distance from the target in their place. Seeds that
-all have one value of a grid, such as a number of steps between tests, have no interval and decide nothing;
-bytes and floats are counted, and may well agree. An order that stays open says what its interval excludes.
+comparison is decided; where only some seeds reach it, it is inconclusive.
+
+Seeds that all have one value of a grid, such as a number of steps between tests or an outcome that is 0 or 1,
+have no interval and decide nothing: a claim should judge the distance from a target in place of an outcome.
+Bytes and floats are counted, and may well agree. An order that stays open says what its interval excludes.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from dgc_repro.paper.claims import EXPECTED, Check, Claim
+from dgc_repro.paper.effect import Effect
 from dgc_repro.paper.frame import SENT, values
 from dgc_repro.paper.statistics import (
     COVERAGE,
@@ -43,151 +45,15 @@ from dgc_repro.paper.statistics import (
 
 Word = Literal[
     "agrees", "differs", "agrees (given)", "differs (given)", "inconclusive", "indicative (+)",
-    "indicative (-)", "not tested", "by construction", "cannot follow", "not run",
+    "indicative (-)", "by construction", "not tested", "not run", "cannot follow",
 ]  # fmt: skip
+"""The verdicts, as a page orders them."""
 MIN_SEEDS = 3
 UNTIL = ("to the target", "to the plateau")
 """In names of quantities that end where a quality is reached."""
-YES_OR_NO = "runs"
-"""Unit of quantities that are 0 or 1 of each run (failed, target reached)."""
 WORDS: tuple[Word, ...] = get_args(Word)
 GIVEN: Mapping[Word, Word] = {"agrees": "agrees (given)", "differs": "differs (given)"}
 """What a decided claim is called that has an assumed input."""
-FORMS = {"value": "{:.4g}", "difference": "{:+.3g}", "ratio": "{:.3g}x"}
-
-
-@dataclass(frozen=True)
-class Effect:
-    """One check, measured: ``mean`` over ``n`` seeds with its interval. A NaN ``mean``: undefined in some
-    seed. ``names``: its rows in words. ``p``: of the hypothesis that the value lies in the claimed range,
-    where there is an interval. ``prior``: of the variances of its `Check.group`."""
-
-    check: Check
-    n: int
-    mean: float
-    low: float
-    high: float
-    unit: str = ""
-    names: tuple[str, ...] = ()
-    p: float | None = None
-    prior: Prior | None = None
-
-    @property
-    def inside(self) -> bool:
-        """Whether the whole interval lies in the claimed range."""
-        return self._sides(self.low)[0] and self._sides(self.high)[1]
-
-    @property
-    def outside(self) -> bool:
-        """Whether the whole interval lies outside."""
-        overlaps = self._sides(self.high)[0] and self._sides(self.low)[1]
-        return not (overlaps or math.isnan(self.mean))
-
-    @property
-    def p_outside(self) -> float:
-        """The p-value of "it lies in the claimed range"; 0 or 1 for a number without a spread."""
-        return float(not self.outside) if self.p is None else self.p
-
-    @property
-    def points_inside(self) -> bool:
-        """Whether the mean lies in the claimed range."""
-        return all(self._sides(self.mean))
-
-    def _sides(self, value: float) -> tuple[bool, bool]:
-        """Whether a value lies above the range's lower end, and below its upper end. Against a row that never
-        reaches a target a difference is infinite and a ratio may be 0: such a value lies in a range that is
-        open to that side. A row's own infinite value lies in no range."""
-        check, is_pair = self.check, self.check.lesser is not None
-        return (
-            value > check.above or (is_pair and value == check.least >= check.above),
-            value < check.below or (is_pair and value == check.below == math.inf),
-        )
-
-    @property
-    def text(self) -> str:
-        """Quantity, rows, number with interval, and the claimed range."""
-        check = self.check
-        what = (" / " if check.ratio else " - ").join(self.names)
-        quantity = ", ".join(part for part in (check.quantity, check.setting) if part)
-        claimed = self.claimed.replace("above", ">").replace("below", "<")
-        printed = f", printed {self.printed}" if self.printed else ""
-        return f"{quantity}, {what}: {self.brief} (claimed {claimed}{printed})"
-
-    @property
-    def what(self) -> str:
-        """Quantity and rows, in the order in which they are compared."""
-        parts = (self.check.quantity, self.check.setting, self._compared)
-        return ", ".join(part for part in parts if part)
-
-    @property
-    def needed(self) -> str:
-        """Quantity and rows, to continue "The claim needs"."""
-        setting = f", {self.check.setting}" if self.check.setting else ""
-        return f"{self.check.quantity}{setting} of {self._compared}"
-
-    @property
-    def _compared(self) -> str:
-        """The rows in the order in which they are compared."""
-        return (" over " if self.check.ratio else " minus ").join(self.names)
-
-    @property
-    def claimed(self) -> str:
-        """The claimed range."""
-        check, number = self.check, self._number
-        if math.isinf(check.below):
-            return f"above {number(check.above)}"
-        if check.above <= check.least:
-            return f"below {number(check.below)}"
-        return f"{number(check.above)} to {number(check.below)}"
-
-    @property
-    def printed(self) -> str:
-        """The printed number; empty where there is none."""
-        return "" if math.isnan(self.check.printed) else self._number(self.check.printed)
-
-    @property
-    def measured(self) -> str:
-        """The number with its unit, and its interval where it has one."""
-        if math.isnan(self.mean):
-            return "undefined"
-        text = f"{self._number(self.mean)} {self._unit}".rstrip()
-        ends = f" ({self._number(self.low)} to {self._number(self.high)})"
-        return text + (ends if self.low != self.high else "")
-
-    @property
-    def excluded(self) -> str:
-        """What the interval leaves of an order that it does not decide; empty of another claim."""
-        check, number = self.check, self._number
-        is_order = math.isinf(check.below) or check.above <= check.least
-        if self.low == self.high or not is_order or not math.isfinite(self.low + self.high):
-            return ""
-        end = self.high if math.isinf(check.below) else self.low
-        return f"{self._compared} is at {'most' if end is self.high else 'least'} {number(end)}"
-
-    @property
-    def directed(self) -> str:
-        """The rows in the order in which they are compared, and the number."""
-        return f"{self._compared}: {self.brief}"
-
-    @property
-    def brief(self) -> str:
-        """The number with its interval; a difference of percentages in points."""
-        if math.isnan(self.mean):
-            return "undefined"
-        ends = f" [{self._number(self.low)}, {self._number(self.high)}]"
-        text = self._number(self.mean) + (ends if self.low != self.high else "")
-        return f"{text} {self._unit}".rstrip()
-
-    @property
-    def _unit(self) -> str:
-        """A difference of percentages is in points, and a ratio has no unit."""
-        is_points = self.check.kind == "difference" and self.unit == "%"
-        return "" if self.check.ratio else "points" if is_points else self.unit
-
-    def _number(self, value: float) -> str:
-        if math.isinf(value):
-            return "infinite" if value > 0 else "-infinite"
-        return FORMS[self.check.kind].format(value)
 
 
 UNTESTED = ("not tested", "not run")
@@ -280,12 +146,6 @@ def _common(check: Check, frame: pd.DataFrame) -> Values:
     return np.asarray(pd.concat(rows, axis=1, join="inner").to_numpy(np.float64).T)
 
 
-def proportion(outcomes: Sequence[float] | Values) -> tuple[float, float]:
-    """The exact (Clopper-Pearson) 95 % interval of a proportion, from outcomes that are 0 or 1."""
-    found = stats.binomtest(int(sum(outcomes)), len(outcomes)).proportion_ci(COVERAGE)
-    return float(found.low), float(found.high)
-
-
 def judge(
     claims: Sequence[Claim],
     frame: pd.DataFrame,
@@ -301,12 +161,11 @@ def judge(
     row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are. ``other_data``:
     rows of another data set than the paper's, and of which: "digits, not CIFAR-10".
     """
-    court = _Court(frame, labels or {}, same or {}, modelled, other_data or {})
-    priors = court.priors(claims)
+    court = _Court(claims, frame, labels or {}, same or {}, modelled, other_data or {})
     found: list[Verdict] = []
     seen: dict[object, str] = {}
     for claim in claims:
-        verdict = court.judge(claim, priors)
+        verdict = court.judge(claim)
         # Twins under one name; they may still differ in what they send.
         key = tuple(
             (c.group, court.twins(c), c.above, c.below, paired(c, frame).tobytes())
@@ -318,9 +177,6 @@ def judge(
     return tuple(found)
 
 
-Priors = Mapping[tuple[str, ...], Prior | None]
-
-
 class _Ruling(NamedTuple):
     """What a claim's `Verdict` says of it."""
 
@@ -330,14 +186,31 @@ class _Ruling(NamedTuple):
     needs: str = ""
 
 
+def _open_premise(premise: Check, effect: Effect | None, measured: str) -> _Ruling | None:
+    """What a premise that is not shown to hold says of a claim; None where it holds."""
+    needs = "a premise that these runs do not meet"
+    if effect is None:
+        said = f"The claim needs {premise.quantity}, which these runs do not have."
+        detail = f"premise unknown: no {premise.quantity}. {measured}"
+        return _Ruling("not tested", detail, said, needs)
+    said = f"The claim needs {effect.needed} {effect.claimed}; it is {effect.measured}."
+    if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
+        detail = f"premise does not hold: {effect.text}. {measured}"
+        return _Ruling("not tested", detail, said, needs)
+    if not effect.inside:
+        return _Ruling("inconclusive", f"premise unclear: {effect.text}. {measured}", said)
+    return None
+
+
 def _not_run(why: str) -> _Ruling:
     return _Ruling("not run", why, why, "runs that are not finished")
 
 
 @dataclass(frozen=True)
 class _Court:
-    """What the claims of a page are judged on (see `judge`)."""
+    """What the ``claims`` of a page are judged on (see `judge`)."""
 
+    claims: Sequence[Claim]
     frame: pd.DataFrame
     labels: Mapping[str, str]
     same: Mapping[str, str]
@@ -351,11 +224,12 @@ class _Court:
     def names(self, rows: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.labels.get(row, row) for row in rows)
 
-    def priors(self, claims: Sequence[Claim]) -> Priors:
+    @cached_property
+    def priors(self) -> Mapping[tuple[str, ...], Prior | None]:
         """The prior of each group of comparisons. Two checks on the same rows, either way round, are one
         comparison, and so are checks on twins. Two that share a row are correlated."""
         found: dict[tuple[str, ...], dict[frozenset[str], Values]] = {}
-        for check in (check for claim in claims for check in (*claim.checks, *claim.premises)):
+        for check in (c for claim in self.claims for c in (*claim.checks, *claim.premises)):
             if len(rows := frozenset(self.twins(check))) == len(check.rows):
                 of_group = found.setdefault(check.group, {})
                 of_group.setdefault(rows, paired(check, self.frame))
@@ -366,9 +240,9 @@ class _Court:
             priors[group] = prior_of(list(of.values()), ratio="ratio" in group, overlap=overlap)
         return priors
 
-    def judge(self, claim: Claim, priors: Priors) -> Verdict:
+    def judge(self, claim: Claim) -> Verdict:
         exact = self.modelled or claim.by_construction
-        effects = [self.effect(check, exact, priors) for check in (*claim.checks, *claim.premises)]
+        effects = [self.effect(check, exact) for check in (*claim.checks, *claim.premises)]
         own, premises = effects[: len(claim.checks)], effects[len(claim.checks) :]
         known = [effect for effect in own if effect is not None]
         n = min((effect.n for effect in known), default=0)
@@ -379,19 +253,17 @@ class _Court:
             claim, word, n, detail, self.modelled, effects=tuple(known), why=why, needs=needs
         )
 
-    def effect(self, check: Check, exact: bool, priors: Priors) -> Effect | None:
+    def effect(self, check: Check, exact: bool) -> Effect | None:
         """The check's value with its interval; ``exact``: a number that is judged without one."""
         if not len(found := paired(check, self.frame)):
             return None
         is_own = (self.frame["quantity"] == check.quantity) & (self.frame["row"] == check.greater)
         unit = str(self.frame.loc[is_own, "unit"].iloc[0])
-        prior = priors.get(check.group)
+        prior = self.priors.get(check.group)
         one = estimate(found, ratio=check.ratio, prior=prior)
         low, high, names = one.low, one.high, self.names(check.rows)
         if exact or one.n < MIN_SEEDS:
             low = high = one.mean
-        elif unit == YES_OR_NO and check.lesser is None:
-            low, high = proportion(found)
         elif one.error:
             p = one.p_outside(check.above, check.below)
             return Effect(check, one.n, one.mean, low, high, unit, names, p, prior)
@@ -423,18 +295,9 @@ class _Court:
         if data := self._other_data(claim):
             said, papers = f"The data are {data}.", data.partition(", not ")[2]
             return _Ruling("not tested", f"data: {data}. {measured}", said, papers)
-        needs = "a premise that these runs do not meet"
-        for premise, effect in zip(claim.premises, premises, strict=True):
-            if effect is None:
-                said = f"The claim needs {premise.quantity}, which these runs do not have."
-                detail = f"premise unknown: no {premise.quantity}. {measured}"
-                return _Ruling("not tested", detail, said, needs)
-            said = f"The claim needs {effect.needed} {effect.claimed}; it is {effect.measured}."
-            if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
-                detail = f"premise does not hold: {effect.text}. {measured}"
-                return _Ruling("not tested", detail, said, needs)
-            if not effect.inside:
-                return _Ruling("inconclusive", f"premise unclear: {effect.text}. {measured}", said)
+        for premise, of_premise in zip(claim.premises, premises, strict=True):
+            if open_premise := _open_premise(premise, of_premise, measured):
+                return open_premise
         points_inside = all(effect.points_inside for effect in known)
         if claim.by_construction:
             return _Ruling("by construction" if points_inside else "differs", numbers)
@@ -459,10 +322,9 @@ class _Court:
         """Whether the seeds have one value of a measured quantity, or of a comparison, and so no interval.
         Rows that never reach a target are another matter."""
         check = effect.check
-        is_counted = claim.counted or check.quantity.startswith(tuple(SENT))
+        is_free = claim.counted or check.quantity.startswith(tuple(SENT))
         rows = self.frame["row"].isin(check.rows) & (self.frame["quantity"] == check.quantity)
-        is_modelled = (self.frame.loc[rows, "clock"] == "modelled").any()
-        is_free = is_counted or is_modelled or effect.unit == YES_OR_NO
+        is_free |= bool((self.frame.loc[rows, "clock"] == "modelled").any())
         is_one = effect.low == effect.high and math.isfinite(effect.mean)
         is_measured = bool(np.isfinite(_common(check, self.frame)).all())
         return effect.n >= MIN_SEEDS and is_one and is_measured and not is_free

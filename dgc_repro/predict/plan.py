@@ -37,8 +37,8 @@ from dgc_repro.launch.run import Job, is_done, published_run
 from dgc_repro.launch.settings import build_compressor, build_policy, component, unallocated
 from dgc_repro.paper.claims import Claim
 from dgc_repro.paper.frame import Relative
-from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.publish import artifact_of
+from dgc_repro.paper.screen import console_of_width, grid
 from dgc_repro.paper.verdict import MIN_SEEDS
 from dgc_repro.predict.measure import alone
 from dgc_repro.predict.modelled import GPU, GPUS

@@ -20,7 +20,7 @@ from dgc_repro.paper import pool
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.equivalent import Share, calibrations, is_shortened
-from dgc_repro.paper.benchmark.methods import judged_of
+from dgc_repro.paper.benchmark.paired import judged_of
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, workloads
 from dgc_repro.paper.records import Run
 from dgc_repro.predict.known import MODELS, Model

@@ -30,7 +30,7 @@ from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
 from dgc_repro.paper import facts
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.workloads import DENSE
-from dgc_repro.paper.page import console_of_width, grid
+from dgc_repro.paper.screen import console_of_width, grid
 from dgc_repro.predict.known import MODELS, SIDES, model_of, network_of, usual_sides
 from dgc_repro.predict.modelled import BATCH, GPUS, USED, compute_seconds
 from dgc_repro.predict.ranked import (

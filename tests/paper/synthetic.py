@@ -35,8 +35,8 @@ def require_golden(page: Page, name: str, folder: Path) -> None:
     made, golden = folder / name, GOLDEN / name
     made.write_text("\n".join(kept) + "\n", encoding="utf-8", newline="\n")
     assert made.read_bytes() == golden.read_bytes(), f"if it is meant: cp {made} {golden}"
-    for draw in page.figures.values():
-        assert draw().axes
+    for one in page.figures.values():
+        assert one.draw().axes
 
 
 def words(page: Page) -> dict[str, str]:

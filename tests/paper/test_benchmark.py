@@ -78,22 +78,22 @@ def test_a_cost_is_against_dense_training_or_its_run_of_the_same_seed() -> None:
         _run(r.method, 1, quality=q, calls={"allreduce": 40_000})
         for r, q in ((DENSE, 70.0), (TOPK, 71.0))
     ]
-    found = methods.numbers([DENSE, TOPK, *later])
+    found = paired.numbers([DENSE, TOPK, *later])
     assert frame.of(found, paired.COST, "low.topk_0.01") == [-4.0, 4.0]  # the mean of dense is 75
     other = replace(TOPK, environment={**TOPK.environment, "hardware": "another"})
-    assert frame.of(methods.numbers([DENSE, other]), paired.COST, "low.topk_0.01") == []
+    assert frame.of(paired.numbers([DENSE, other]), paired.COST, "low.topk_0.01") == []
     text = [
         _run(name, seed, quality=value, calls={"allreduce": 40}, workload="lstm")
         for seed, both in enumerate(((100.0, 110.0), (200.0, 240.0)))
         for name, value in zip(("dense", "topk"), both, strict=True)
     ]
-    assert frame.of(methods.numbers(text), paired.COST, "lstm.topk") == pytest.approx([10.0, 20.0])
+    assert frame.of(paired.numbers(text), paired.COST, "lstm.topk") == pytest.approx([10.0, 20.0])
 
 
 def test_accuracy_is_judged_on_test_and_validation_images_together() -> None:
     scored = {"validation/accuracy_percent": [83.0]}
     run = replace(TOPK, epochs=TOPK.epochs.assign(**scored))
-    judged = methods.workloads()["low"].judged
+    judged = workloads()["low"].judged
     assert judged(run) == 79.0  # it is not known how many images there are
     data = {"_target_": "dgc_repro.dataset.cifar10.CIFAR10", "validation": 5000, "test_size": None}
     assert judged(_changed(run, dataset=data)) == pytest.approx((10 * 79 + 5 * 83) / 15)
@@ -104,10 +104,10 @@ def test_accuracy_is_judged_on_test_and_validation_images_together() -> None:
 
 def test_wire_bytes_follow_the_collective() -> None:
     # ring allreduce: 2 (N-1) / N of 4000 bytes a step; allgather: N-1 times 80
-    assert methods.wire_a_step(DENSE, 2) == pytest.approx(4_000)
-    assert methods.wire_a_step(DENSE, 128) == pytest.approx(4_000 * 2 * 127 / 128)
-    assert methods.wire_a_step(TOPK, 2) == pytest.approx(80)
-    assert methods.wire_a_step(TOPK, 128) == pytest.approx(80 * 127)
+    assert speed.wire_a_step(DENSE, 2) == pytest.approx(4_000)
+    assert speed.wire_a_step(DENSE, 128) == pytest.approx(4_000 * 2 * 127 / 128)
+    assert speed.wire_a_step(TOPK, 2) == pytest.approx(80)
+    assert speed.wire_a_step(TOPK, 128) == pytest.approx(80 * 127)
 
 
 def test_a_run_that_diverged_is_infinitely_worse() -> None:
@@ -115,11 +115,11 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
         _run(name, quality=quality, calls={"allreduce": 40}, workload="lstm")
         for name, quality in (("dense", 100.0), ("topk", float("nan")))
     )
-    found = methods.numbers([dense, lost])
+    found = paired.numbers([dense, lost])
     assert frame.of(found, paired.COST, "lstm.topk") == [np.inf]
-    assert methods.judged_of([dense, lost], "lstm").shown["lstm.topk"].word == "costs"
+    assert paired.judged_of([dense, lost], "lstm").shown["lstm.topk"].word == "costs"
     image = _run("topk_0.1", quality=float("nan"), calls={"allgather": 800})
-    assert frame.of(methods.numbers([DENSE, image]), paired.COST, "low.topk_0.1") == [np.inf]
+    assert frame.of(paired.numbers([DENSE, image]), paired.COST, "low.topk_0.1") == [np.inf]
 
 
 @pytest.mark.parametrize("workload", ["low", "lstm"])
@@ -131,7 +131,7 @@ def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None
         ]
         for seed, dense in enumerate((float("nan"), 60.0))
     )
-    found = methods.numbers([*lost, *good])
+    found = paired.numbers([*lost, *good])
     # Images need dense training on the same kind of processor, texts of the same seed.
     assert frame.of(found, paired.COST, f"{workload}.topk") == [0.0] * (
         2 if workload == "low" else 1
@@ -143,9 +143,9 @@ def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None
 
 def test_skipped_steps_are_not_counted_as_steps_that_sent_nothing() -> None:
     skipped = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [5]}))
-    found = methods.numbers([DENSE, skipped])
+    found = paired.numbers([DENSE, skipped])
     assert frame.of(found, paired.PAYLOAD, "low.topk_0.01") == [160.0]
-    assert methods.wire_a_step(skipped, 2) == pytest.approx(160)
+    assert speed.wire_a_step(skipped, 2) == pytest.approx(160)
     assert speed.calls_at(skipped, 4)["allgather"] == (2, pytest.approx(160))
     none = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [10]}))
     assert speed.calls_at(none, 4) == {}
@@ -297,18 +297,18 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
         return replace(run, config=config, summary={**run.summary, "stopping": told})
 
     dense = with_target(DENSE, step=10)
-    early = methods.numbers([dense, with_target(TOPK, step=5)])
+    early = paired.numbers([dense, with_target(TOPK, step=5)])
     place = "1 Gbit/s"
     work = speed.Workload([DENSE, TOPK])
     base, step = (work.seconds(run, speed.NETWORKS[place], 10) for run in (DENSE, TOPK))
-    assert frame.of(early, methods.TARGET, "low.topk_0.01", place) == [
+    assert frame.of(early, paired.TARGET, "low.topk_0.01", place) == [
         pytest.approx(2 * base / step)
     ]
-    never = methods.numbers([dense, with_target(TOPK)])
-    assert frame.of(never, methods.TARGET, "low.topk_0.01", place) == []
-    reached = [frame.of(found, methods.STEPS, "low.topk_0.01") for found in (early, never)]
+    never = paired.numbers([dense, with_target(TOPK)])
+    assert frame.of(never, paired.TARGET, "low.topk_0.01", place) == []
+    reached = [frame.of(found, paired.STEPS, "low.topk_0.01") for found in (early, never)]
     assert reached == [[5.0], [math.inf]]
-    sent = [frame.of(found, methods.SENT, "low.topk_0.01") for found in (early, never)]
+    sent = [frame.of(found, paired.SENT, "low.topk_0.01") for found in (early, never)]
     assert sent == [[5 * 560], [math.inf]]
     # Dense training does not reach the target: nothing has a speedup.
     assert "speed" not in methods.page([with_target(DENSE), with_target(TOPK)], "quick").figures
@@ -370,7 +370,7 @@ def test_the_docs_count_the_runs_of_quick() -> None:
 
 def test_the_docs_have_the_bytes_by_number_of_workers() -> None:
     table = pd.read_csv(RESULTS / "benchmark" / "small" / "numbers.csv")
-    own = table[(table["artifact"] == "workers") & (table["quantity"] == methods.OWN_WIRE)]
+    own = table[(table["artifact"] == "workers") & (table["quantity"] == paired.OWN_WIRE)]
     sent = own.set_index("row")["mean"]
     text = " ".join((RESULTS.parent / "docs" / "benchmark.md").read_text("utf-8").split())
     few, many, most = (sent[f"low_{n}.uniform_4"] / sent[f"low_{n}.dense"] for n in (2, 32, 64))
@@ -404,7 +404,7 @@ def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread:
     lost = next(reversed(points))
     points[lost] = tradeoff.Point(2.0, Shown("worse", 3, np.inf, np.inf, np.inf))
     described = tradeoff.picture(own, points, [DENSE], "quick")
-    figure = described()
+    figure = described.draw()
     figure.draw_without_rendering()
     texts = figure.axes[0].texts
     assert {text.get_text() for text in texts} == {own.names[key] for key in points if key != lost}
@@ -445,11 +445,11 @@ def test_bytes_until_a_step_are_the_share_of_the_wire_bytes() -> None:
     table = pd.DataFrame(sent).join(DENSE.epochs.drop(columns=list(sent))).ffill()
     total = {name: {"calls": 10, "payload_bytes": 400} for name in ("allreduce", "allgather")}
     run = replace(TOPK, epochs=table, summary={**TOPK.summary, "collectives": total})
-    assert methods.wire_until(run, 4, 1) == pytest.approx(600)
-    assert methods.wire_until(run, 4, 10) == pytest.approx(1_800)
+    assert speed.wire_until(run, 4, 1) == pytest.approx(600)
+    assert speed.wire_until(run, 4, 10) == pytest.approx(1_800)
     whole = 400 * 2 * 7 / 8 + 400 * 7
-    assert methods.wire_until(run, 8, 1) == pytest.approx(whole / 3)
-    assert methods.wire_until(run, 8, math.inf) == math.inf
+    assert speed.wire_until(run, 8, 1) == pytest.approx(whole / 3)
+    assert speed.wire_until(run, 8, math.inf) == math.inf
 
 
 def test_a_seed_in_which_dense_training_misses_the_target_counts_as_missed() -> None:
@@ -458,9 +458,9 @@ def test_a_seed_in_which_dense_training_misses_the_target_counts_as_missed() -> 
         for method, values in (("dense", (80.0, 79.0)), ("bf16", (80.0, 81.0)))
         for seed, value in enumerate(values)
     ]
-    found = methods.numbers(runs)
-    assert frame.of(found, methods.STEPS, "low.dense") == [10.0, math.inf]
-    assert frame.of(found, methods.SENT, "low.bf16") == [70_000, 70_000]
+    found = paired.numbers(runs)
+    assert frame.of(found, paired.STEPS, "low.dense") == [10.0, math.inf]
+    assert frame.of(found, paired.SENT, "low.bf16") == [70_000, 70_000]
 
 
 def test_the_front_has_what_nothing_beats() -> None:
@@ -473,7 +473,7 @@ def test_the_front_has_what_nothing_beats() -> None:
 
 def test_a_panel_without_place_for_its_names_says_so() -> None:
     wide = _run("theirs_" + 300 * "0", quality=80.0, calls={"allgather": 400})
-    figure = methods.page([DENSE, wide], "quick").figures["bytes_low"]()
+    figure = methods.page([DENSE, wide], "quick").figures["bytes_low"].draw()
     assert {axes.get_title(loc="left").partition(" (")[2] for axes in figure.axes} == {
         "no place for the names)"
     }

@@ -15,9 +15,10 @@ from synthetic import ROWS, require_golden, words, write_run
 
 from dgc_repro.paper import pool
 from dgc_repro.paper.dynamic import table1
-from dgc_repro.paper.page import OtherScale, Page, markdown, show
+from dgc_repro.paper.page import Page, markdown
 from dgc_repro.paper.publish import other_scales, page_of
 from dgc_repro.paper.records import Run, read_run
+from dgc_repro.paper.screen import OtherScale, show
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

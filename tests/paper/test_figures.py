@@ -79,7 +79,7 @@ def require_fit_for_a_talk(figure: Figure) -> None:
 def test_a_published_figure_is_fit_for_a_talk(folder: Path) -> None:
     page = page_of(folder)
     for name, described in page.figures.items():
-        figure = described()
+        figure = described.draw()
         assert figure.get_suptitle().splitlines()[0] == plot.literal(described.title), name
         require_fit_for_a_talk(figure)
 

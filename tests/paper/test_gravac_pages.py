@@ -297,7 +297,7 @@ def test_a_page_of_few_runs_says_what_is_missing(name: str, methods: Sequence[st
     used = ((1, 20), (10, 160))
     found = made_page(name, [made(f"{RESNET101}.{method}", used=used) for method in methods])
     assert {"agrees", "differs"}.isdisjoint(words(found).values())
-    assert [draw().axes for draw in found.figures.values()] or not found.runs
+    assert [one.draw().axes for one in found.figures.values()] or not found.runs
     if (name, *methods) == ("table2", "gravac07"):
         assert "No dense run: no target." in page.markdown(found)
 

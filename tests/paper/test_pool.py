@@ -22,7 +22,7 @@ import pytest
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.files import MOST_VALUES
-from dgc_repro.paper import parquet, pool, publish, records
+from dgc_repro.paper import parquet, pool, publish, untrusted
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
@@ -390,7 +390,7 @@ def test_broken_pages_end_in_an_error_that_pools_expect(seed: int) -> None:
         changed = bytearray(content)
         for _ in range(3):
             changed[places.randrange(len(content))] = places.randrange(256)
-        with contextlib.suppress(*records.DAMAGE):
+        with contextlib.suppress(*untrusted.DAMAGE):
             parquet.decoded(bytes(changed))
 
 

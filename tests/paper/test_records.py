@@ -12,16 +12,9 @@ import pytest
 from synthetic import write_run
 
 from dgc_repro.errors import UserError
+from dgc_repro.paper.decisions import DECISIONS_FILE, decisions_of
 from dgc_repro.paper.facts import used
-from dgc_repro.paper.records import (
-    DECISIONS_FILE,
-    Run,
-    counted_line,
-    decisions_of,
-    read_run,
-    read_runs,
-    require_alike,
-)
+from dgc_repro.paper.records import Run, counted_line, read_run, read_runs, require_alike
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:

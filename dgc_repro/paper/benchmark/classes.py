@@ -81,11 +81,6 @@ class Shown:
         return self.mean - self.low, self.high - self.mean
 
     @property
-    def without_bars(self) -> Shown:
-        """The same mean without an interval."""
-        return replace(self, low=self.mean, high=self.mean)
-
-    @property
     def interval(self) -> str:
         """The interval in words; '-' for none."""
         low, high = (cost_text(end) for end in (self.low, self.high))
@@ -93,7 +88,6 @@ class Shown:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is an interval."""
         return self.low < self.high
 
     @property
@@ -276,30 +270,25 @@ def in_words(shown: Shown, workload: Workload) -> str:
         return "Training diverged."
     if shown.n < MIN_SEEDS:
         return "Too few seeds."
-    most = f"{_up(shown.high):g} {workload.unit}"
+    # To one decimal, outwards.
+    least, most = (
+        math.floor(round(10 * shown.low, 6)) / 10,
+        math.ceil(round(10 * shown.high, 6)) / 10,
+    )
+    at_most = f"{most + 0.0:g} {workload.unit}"  # no -0
     if shown.word == "equivalent":
         if shown.low > 0:
-            return f"Equivalent; costs {_down(shown.low):g} to {most}."
+            return f"Equivalent; costs {least:g} to {at_most}."
         if shown.high < 0:
             return "Equivalent; slightly better."
-        return f"Equivalent: no cost seen, at most {most}."
+        return f"Equivalent: no cost seen, at most {at_most}."
     if shown.word == "costs":
         return f"Costs {_about(shown.mean, workload)}."
     if shown.word == "better":
         return "Better than training without compression."
     if not shown.has_interval:
         return "Not decided: all seeds have one value."
-    return f"Not decided: no cost, or up to {most}."
-
-
-def _up(cost: float) -> float:
-    """A cost to one decimal, rounded up."""
-    return math.ceil(round(10 * cost, 6)) / 10 + 0.0
-
-
-def _down(cost: float) -> float:
-    """A cost to one decimal, rounded down."""
-    return math.floor(round(10 * cost, 6)) / 10
+    return f"Not decided: no cost, or up to {at_most}."
 
 
 def _about(cost: float, workload: Workload) -> str:

@@ -8,8 +8,8 @@ import pandas as pd
 
 from dgc_repro.paper import facts
 from dgc_repro.paper.artifact import Artifact, Rows, Shown
-from dgc_repro.paper.frame import Column, longer
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.frame import Column, longer, study_of
+from dgc_repro.paper.records import Run
 
 WORKLOADS = {"low": "images", "gpt": "GPT"}
 FORMS = ("float32", "bf16", "bf16 exponent", "8 bits", "4 bits", "top-k", "top-k places, int32")
@@ -21,13 +21,10 @@ MEAN = ""
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: a quantity is a coder."""
-    for row in dict.fromkeys(run.row for run in runs):
-        require_alike([run for run in runs if run.row == row], ("scale.name", "study"))
-    lines = [
-        run.lines.assign(seed=run.seed, row=f"{run.row}, " + run.lines["form"]) for run in runs
-    ]
-    table = pd.concat(lines, ignore_index=True)
-    table = table.assign(setting="step " + table["step"].astype(str))
+    table = study_of(runs)
+    table = table.assign(
+        row=table["of"] + ", " + table["form"], setting="step " + table["step"].astype(str)
+    )
     table = pd.concat([table, table.assign(setting=MEAN)])
     keys = ["row", "setting", "seed"]
     wide = table.pivot_table(index=keys, columns="coder", values="bits", sort=False).reset_index()

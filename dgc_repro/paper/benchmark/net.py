@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from dgc_repro.paper import panels, plot
 from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.equivalent import Share
-from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts
+from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts, workloads
 from dgc_repro.paper.page import Drawing
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.setting_names import name_of
@@ -78,6 +79,51 @@ def step_speedups(work: speed.Workload, model: FullSize, network: Network) -> di
             talk, hidden = speed.talked(run, calls, costs, model.compute)
             found[run.method] = model.compute + model.exchange[run.method] + talk - hidden
     return {method: found[DENSE] / seconds for method, seconds in found.items()}
+
+
+class Worth(NamedTuple):
+    """A setting's cost in percent of the steps, and its net speedups by network ("-" where none is modelled),
+    in words."""
+
+    steps: str
+    net: Mapping[str, str]
+
+
+def worth(runs: Sequence[Run], shares: Mapping[str, Share]) -> dict[str, Worth]:
+    """What the settings of a workload's runs are worth, the smallest share of the steps first."""
+    work = speed.Workload(runs)
+    model = full_size(workloads()[runs[0].model])
+    faster = {
+        title: step_speedups(work, model, network) if model else {}
+        for title, network in speed.NETWORKS.items()
+    }
+    return {
+        method: Worth(
+            share.text,
+            {
+                title: share.net_text(of[method]) if method in of else "-"
+                for title, of in faster.items()
+            },
+        )
+        for method, share in sorted(shares.items(), key=lambda item: (item[1].mean, item[1].low))
+    }
+
+
+def worth_table(
+    runs: Mapping[str, Sequence[Run]], shares: Mapping[str, Mapping[str, Share]]
+) -> pd.DataFrame:
+    """Return the settings of workloads (``runs``, ``shares``: by name) with the share of the steps that they
+    cost, and the net speedups of the full-size model on each network, where there is one."""
+    return pd.DataFrame(
+        {
+            "workload": workloads()[name].title,
+            "setting": name_of(method),
+            "% of the steps": one.steps,
+            **one.net,
+        }
+        for name, of_name in shares.items()
+        for method, one in worth(runs[name], of_name).items()
+    )
 
 
 def stated() -> tuple[str, ...]:

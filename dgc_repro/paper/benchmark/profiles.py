@@ -15,9 +15,16 @@ Differs  the area is taken over the logarithm of t, because bytes differ by fact
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
+
+from dgc_repro.paper.benchmark.paired import SENT
+from dgc_repro.paper.benchmark.workloads import workloads
+from dgc_repro.paper.frame import amount
+from dgc_repro.paper.setting_names import name_of
+from dgc_repro.paper.verdict import MIN_SEEDS
 
 LARGEST = 100.0
 """A setting that costs so many times the best one on a workload scores nothing there."""
@@ -43,3 +50,25 @@ def score(own: list[float]) -> float:
     if not own:
         return math.nan
     return float(np.mean([max(0.0, 1 - math.log(r) / math.log(LARGEST)) for r in own]))
+
+
+def table(found: pd.DataFrame, present: Sequence[str]) -> pd.DataFrame | None:
+    """Each setting's bytes to the targets, and its score, the best first: rows with enough seeds to conclude.
+    None for fewer than two workloads with a target."""
+    costs: dict[str, dict[str, float]] = {}
+    for row, own in found[found["quantity"] == SENT].groupby("row", sort=False)["value"]:
+        name, _, setting = str(row).partition(".")
+        if len(own) >= MIN_SEEDS:
+            costs.setdefault(setting, {})[name] = float(own.mean())
+    names = [name for name in present if any(name in one for one in costs.values())]
+    if len(names) < 2:
+        return None
+    scores = {setting: score(own) for setting, own in ratios(costs).items()}
+    ordered = sorted(scores, key=lambda setting: -scores[setting])
+    columns: dict[str, list[str]] = {"setting": [*map(name_of, ordered)]}
+    for name in names:
+        cells = [costs[setting][name] for setting in ordered]
+        columns[workloads()[name].title] = [
+            amount([cell]) if np.isfinite(cell) else "missed" for cell in cells
+        ]
+    return pd.DataFrame(columns | {"score": [f"{scores[setting]:.2f}" for setting in ordered]})

@@ -12,7 +12,6 @@ import pandas as pd
 from dgc_repro.paper import facts, frame, panels
 from dgc_repro.paper.artifact import BANDS, Artifact, Shown, drawing
 from dgc_repro.paper.frame import Column, Quantity, pivot
-from dgc_repro.paper.page import Section
 from dgc_repro.paper.records import Run, require_alike
 
 ROWS = ("low", "air", "fashion", "gpt", "char_lstm")
@@ -56,8 +55,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-def _table(shown: Shown) -> Section:
-    """The recipes that have runs."""
+def _table(shown: Shown) -> pd.DataFrame:
     own = {row: [run for run in shown.runs if run.row == row] for row in ROWS}
     own = {row: runs for row, runs in own.items() if runs}
     columns = [
@@ -70,7 +68,7 @@ def _table(shown: Shown) -> Section:
     table.insert(2, "model", [facts.model_text(runs[0]) for runs in own.values()])
     lengths = [f"{run.setting('train.epochs')} x {facts.batch_of(run)}" for run, *_ in own.values()]
     table.insert(3, "epochs x global batch", lengths)
-    return Section("Recipes", table.assign(n=[len(runs) for runs in own.values()]))
+    return table.assign(n=[len(runs) for runs in own.values()])
 
 
 def _figure(shown: Shown) -> list[panels.Panel]:

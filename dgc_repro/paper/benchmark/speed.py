@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.network.cost import Calls, Costs, Step, seconds_of
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark.workloads import DENSE
@@ -153,6 +154,23 @@ def exchanged(run: Run) -> float:
     if run.setting("train.local_steps", 1) > 1:
         return float(run.summary["steps"])
     return float(run.summary["steps"] - run.epochs["train/skipped_steps"].sum())
+
+
+def wire_a_step(run: Run, workers: int) -> float:
+    """Bytes that a worker would send among so many in an exchanged step, in the mean over the run: the run's
+    collectives with the ring's factors."""
+    calls = calls_at(run, workers)
+    return sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
+
+
+def wire_until(run: Run, workers: int, step: float) -> float:
+    """Bytes that a worker would send among so many in the first steps: the share that these steps have of the
+    run's own wire bytes, of all that it would send. Infinite or NaN if ``step`` is."""
+    if not np.isfinite(step):
+        return step
+    ends, sent = (run.epochs[name].to_numpy(float) for name in ("step", "comm/wire_bytes"))
+    share = np.interp(step, [0.0, *ends], [0.0, *sent]) / (sent[-1] or 1.0)
+    return float(share * wire_a_step(run, workers) * exchanged(run))
 
 
 def is_predicted(run: Run) -> bool:

@@ -12,15 +12,15 @@ from matplotlib.axes import Axes
 from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, panels, plot
 from dgc_repro.paper.artifact import described
+from dgc_repro.paper.benchmark import ALIKE
 from dgc_repro.paper.benchmark.equivalent import Calibration, calibrations, loss_of
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.frame import Column, Quantity, seeds
 from dgc_repro.paper.page import Drawing, Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 
-ALIKE = ("scale.name", "train.on_nonfinite")
 ALSO = ("images", "text")
-"""``experiment.artifact`` of the runs, which benchmark/methods has too (conf/paper/benchmark.yaml)."""
+"""``experiment.artifact`` of the runs, which benchmark/methods has too."""
 STEPS, ACCURACY, LOSS, FIT = "steps", "test accuracy", "loss", "loss on training data"
 
 

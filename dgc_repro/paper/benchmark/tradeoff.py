@@ -7,7 +7,7 @@ workload, with all settings, of which those are named that no other one beats in
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,42 +17,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper import panels, plot
+from dgc_repro.paper.artifact import described
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import DENSE, Workload, artifacts, workloads
 from dgc_repro.paper.page import Drawing
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.setting_names import is_of, name_of
+from dgc_repro.paper.setting_names import FAMILIES, family_of, name_of
 
-FAMILIES: dict[str, tuple[str, ...]] = {
-    plot.BLACK: ("dense",),
-    plot.PURPLE: ("bf16", "fp16"),
-    plot.BLUE: (
-        *("uniform", "qsgd", "natural", "terngrad", "loco", "adaqs", "stepwise"),
-        *("blockfloat", "eden", "drive"),
-    ),
-    plot.ORANGE: (
-        *("topk", "magnitude", "randomk", "dgc", "threshold", "redsync", "sidco", "sparseloco"),
-        *("accordion", "scadles", "gravac"),
-    ),
-    plot.GREEN: ("powersgd",),
-    plot.SKY: ("ef_signsgd", "onebit", "signsgd"),
-    plot.YELLOW: (
-        *("demo", "diloco", "streaming", "adam", "onebit_adam"),
-        *("muon", "muloco", "dion"),
-    ),
-}
-"""Methods by colour."""
-KINDS = {
-    plot.BLACK: "uncompressed",
-    plot.PURPLE: "half precision",
-    plot.BLUE: "fewer bits",
-    plot.ORANGE: "sparse",
-    plot.GREEN: "low rank",
-    plot.SKY: "signs",
-    plot.YELLOW: "another optimizer, or local steps",
-}
-
+COLOURS = dict(
+    zip(
+        FAMILIES,
+        (plot.BLACK, plot.PURPLE, plot.BLUE, plot.ORANGE, plot.GREEN, plot.SKY, plot.YELLOW),
+        strict=True,
+    )
+)
+"""By family."""
 OTHERS = "#777777"
 STEP_ASIDE = 1.04
 """Smallest ratio of the bytes of two points as drawn, so that their bars do not cover each other."""
@@ -104,14 +84,8 @@ def stated(present: Collection[str]) -> Headline | None:
 
 
 def colour_of(setting: str) -> str:
-    """The colour of a setting's family; that of the longest name that it begins with."""
-    fitting = [
-        (len(name), colour)
-        for colour, names in FAMILIES.items()
-        for name in names
-        if is_of(setting, name)
-    ]
-    return max(fitting, default=(0, OTHERS))[1]
+    """The colour of a setting's family."""
+    return COLOURS.get(family_of(setting), OTHERS)
 
 
 def front(points: Mapping[str, Point]) -> list[str]:
@@ -128,18 +102,17 @@ def picture(own: Headline, points: Mapping[str, Point], runs: Sequence[Run], sca
     """Describe the figure of the settings of ``points``. Drawing it raises UserError where the names do not
     fit."""
     workload = workloads()[own.workload]
-    title = f"What fewer bytes cost: {workload.title}"
 
-    def draw() -> Figure:
-        panel = _panel("", points, workload, x=f"payload: {FEWER}")
-        said = facts.line(runs, scale)
-        drawing = plot.figure(title, said, [panel], legend=0, size=ONE_SIZE)
-        if not _name(drawing.axes[0], points, own.names, 10.5):
+    def name(drawn: Figure) -> None:
+        if not _name(drawn.axes[0], points, own.names, 10.5):
             raise UserError("headline: no place for a name in the figure; list fewer settings")
-        return drawing
 
-    note = "Bars are 95 % intervals, where there is one."
-    return Drawing(title, f"{note} {_note(workload, points)} {facts.caption(runs, scale)}", draw)
+    return described(
+        f"What fewer bytes cost: {workload.title}",
+        f"Bars are 95 % intervals, where there is one. {_note(workload, points)}", runs, scale,
+        lambda: [_panel("", points, workload, x=f"payload: {FEWER}")],
+        finish=name, legend=0, size=ONE_SIZE,
+    )  # fmt: skip
 
 
 def figure(
@@ -147,31 +120,32 @@ def figure(
 ) -> Drawing:
     """Describe the figure of all settings of a workload: a panel for each way to count bytes (``several``: by
     its title, the points by setting), with the Pareto front of the means."""
-    title = f"What fewer bytes cost: {workload.title}, all settings"
 
-    def draw() -> Figure:
+    def parts() -> plot.Panels:
         kinds = {colour_of(key) for key in next(iter(several.values()))}
-        drawn = [
+        return [
             _panel(name, points, workload, x=FEWER, named=_named(points), kinds=kinds)
             for name, points in several.items()
         ]
-        said = facts.line(runs, scale)
-        drawing = plot.figure(title, said, drawn, columns=2, size=(6.6, 5.2), legend=7)
-        for axes, (name, points) in zip(drawing.axes, several.items(), strict=True):
+
+    def name_front(drawn: Figure) -> None:
+        for axes, (name, points) in zip(drawn.axes, several.items(), strict=True):
             names = {key: name_of(key) for key in _named(points)}
             line = _steps(points)
             if not any(_name(axes, points, names, size, line) for size in FONT_SIZES):
                 what = f"{name} (no place for the names)"
                 axes.set_title(plot.literal(what), loc="left", fontweight="bold")
-        return drawing
 
     note = (
         "The named settings are those that no other setting beats in both bytes and mean cost, and training "
         "without compression. Their bars are 95 % intervals, where there is one; a setting within a bar may "
         "belong to them too. Pale points are the other settings."
     )
-    said = _note(workload, next(iter(several.values())))
-    return Drawing(title, f"{note} {said} {facts.caption(runs, scale)}", draw)
+    return described(
+        f"What fewer bytes cost: {workload.title}, all settings",
+        f"{note} {_note(workload, next(iter(several.values())))}", runs, scale, parts,
+        finish=name_front, columns=2, size=(6.6, 5.2), legend=7,
+    )  # fmt: skip
 
 
 def clouds(title: str, said: Sequence[str], several: Sequence[Cloud], x: str) -> Figure:
@@ -271,17 +245,16 @@ def _panel(
                 )  # fmt: skip
             else:
                 axes.plot(fewer, cost.mean, "o", color=colour, markersize=4, alpha=0.4, zorder=1)
-        for colour, kind in KINDS.items():
+        for family, colour in COLOURS.items():
             if colour in kinds:
-                axes.plot([], [], "o", color=colour, label=kind)
+                axes.plot([], [], "o", color=colour, label=family)
         axes.margins(x=0.12)
         axes.set_yscale("symlog", linthresh=2 * margin)
-        shown = [
-            cost if named is None or key in named else cost.without_bars
-            for key, (_, cost) in drawn.items()
-        ]
-        low, high = _ends(shown, margin)
-        axes.set_ylim(1.25 * low, 1.25 * high)
+        ends = [-2 * margin, 2 * margin]
+        for key, (_, cost) in drawn.items():
+            has_bars = named is None or key in named
+            ends += [cost.low, cost.high] if has_bars else [cost.mean]
+        axes.set_ylim(1.25 * min(ends), 1.25 * max(ends))
         plot.plain_ticks(
             axes.yaxis, [0.0, *(sign * margin * step for step in TICKS for sign in (-1, 1))]
         )
@@ -289,12 +262,6 @@ def _panel(
     label = f"cost, {workload.unit_in_words} (lower is better)"
     log = "x" if drawn else ""  # nothing has no logarithm
     return panels.panel(title, draw, x=x, y=label, log=log, unit="x", otherwise="no costs")
-
-
-def _ends(costs: Iterable[Shown], margin: float) -> tuple[float, float]:
-    """The least and the largest cost of the bars, at least two margins from 0."""
-    ends = [end for cost in costs for end in (cost.low, cost.high)]
-    return min([*ends, -2 * margin]), max([*ends, 2 * margin])
 
 
 def _steps(points: Mapping[str, Point]) -> list[tuple[float, float]]:

@@ -64,7 +64,6 @@ class Workload(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """The metric's heading in a table."""
         return "accuracy, %" if self.is_difference else self.metric
 
     def quality(self, run: Run, split: str = "test") -> float:

@@ -21,7 +21,7 @@ from dgc_repro.paper.dynamic import NONE, PAPER, STATIC
 from dgc_repro.paper.dynamic.table1 import REGIME, TABLE_1, TEST, room_for
 from dgc_repro.paper.dynamic.table1 import UNDER_DENSE_POINTS as LEAST
 from dgc_repro.paper.frame import SENT, Column, Quantity, Relative, Values, pivot, seeds, signed
-from dgc_repro.paper.page import Page, Section, Template
+from dgc_repro.paper.page import Page, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.statistics import interval
@@ -120,10 +120,10 @@ COLUMNS = (
 )
 
 
-def _table(shown: Shown) -> Section:
+def _table(shown: Shown) -> pd.DataFrame:
     """The settings that have runs."""
     own = {row: label for row, label in LABELS.items() if frames.of(shown.frame, TEST, row)}
-    return Section("Settings", pivot(shown.frame, own, COLUMNS, first="setting"))
+    return pivot(shown.frame, own, COLUMNS, first="setting")
 
 
 def _said(shown: Shown) -> dict[str, str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from dgc_repro.paper import facts, panels
 from dgc_repro.paper import frame as frames
@@ -16,7 +17,7 @@ from dgc_repro.paper.artifact import ACCURACY, BANDS, Artifact, Shown, drawing
 from dgc_repro.paper.claims import Check, near, printed_table
 from dgc_repro.paper.dynamic import DYNAMIC, LOOKS, NONE, PAPER, STATIC
 from dgc_repro.paper.frame import Column, Quantity, Relative, amount, seeds
-from dgc_repro.paper.page import Section, Template
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.statistics import estimate
 from dgc_repro.paper.verdict import MIN_SEEDS, paired
@@ -135,9 +136,8 @@ CLAIMS = (
 )
 
 
-def _traces(shown: Shown) -> Section | None:
-    table = facts.traces(shown.runs, {row: look.label for row, look in shown.looks.items()})
-    return None if table is None else Section("Epochs by plan of the policy", table)
+def _traces(shown: Shown) -> pd.DataFrame | None:
+    return facts.traces(shown.runs, {row: look.label for row, look in shown.looks.items()})
 
 
 def _said(shown: Shown) -> dict[str, str]:

@@ -73,7 +73,7 @@ def _panel(shown: Shown, one: g.Course) -> panels.Panel:
         look = replace(LOOKS[f"{name}1000"], label=label)
         rows = {float(factor): row_id(one.model, f"{name}{factor}") for factor in FACTORS}
         short = {factor: frame.of(shown.frame, SHORT, row) for factor, row in rows.items()}
-        drawn += [panels.series(short, spread=True, **look.line)] if any(short.values()) else []
+        drawn += [panels.series(short, **look.line)] if any(short.values()) else []
     x, y, at = "compression factor", "short of the target by (%)", panels.rule("y", 0.0)
     return panels.panel(f"{one.name}: {one.metric.label}", at, *drawn, x=x, y=y, log="x")
 

@@ -34,7 +34,7 @@ from dgc_repro.paper.gravac import (
     row_id,
 )
 from dgc_repro.paper.gravac import training as g
-from dgc_repro.paper.page import Section, Template
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
 NOTE = "Each bar has the colour of its line, and is hatched where the line is dashed."
@@ -246,13 +246,13 @@ def _own(shown: Shown, methods: Sequence[str]) -> tuple[dict[str, str], dict[flo
     return {row: shown.looks[row].label for row, of in found if len(of)}, names
 
 
-def _by_factor(shown: Shown, title: str, of: Column, methods: Sequence[str]) -> Section:
+def _by_factor(shown: Shown, of: Column, methods: Sequence[str]) -> pd.DataFrame:
     """A column of each row for each factor."""
     rows, names = _own(shown, methods)
     columns = [
         replace(of, heading=name, setting=at_factor(factor)) for factor, name in names.items()
     ]
-    return Section(title, pivot(shown.frame, rows, columns))
+    return pivot(shown.frame, rows, columns)
 
 
 def _panels(shown: Shown, methods: Sequence[str]) -> list[panels.Panel]:
@@ -297,7 +297,7 @@ def _artifact(number: int, of: Figure) -> SimpleNamespace:
                 *(LARGEST, MOST, *g.SENT_COLUMNS),
             ),
             **{
-                title: partial(_by_factor, title=title, of=column, methods=of.methods)
+                title: partial(_by_factor, of=column, methods=of.methods)
                 for title, column in by_factor.items()
             },
         },

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from dgc_repro.paper import facts, panels, plot
-from dgc_repro.paper.artifact import Shown
+from dgc_repro.paper.artifact import Shown, built
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -56,9 +56,3 @@ def head(shown: Shown) -> list[tuple[str, str]]:
     seconds = f"communication modelled; compute of a step assumed: {', '.join(computes)}"
     said = {"workers": f"{workers}, modelled", "network": network, "seconds": seconds}
     return list((dict(built(shown)) | said).items())
-
-
-def built(shown: Shown) -> list[tuple[str, str]]:
-    """The scale, in place of the facts of trained runs: the models have the paper's sizes at every scale."""
-    scale = f"{facts.scale_text(shown.scale)}; models at the paper's sizes"
-    return [("scale", scale), ("workers", ""), ("seconds", ""), ("seeds", "")]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from dgc_repro.paper.artifact import Artifact
+from dgc_repro.paper.artifact import Artifact, built
 from dgc_repro.paper.claims import Check, near, printed_table
 from dgc_repro.paper.frame import Column, Quantity
 from dgc_repro.paper.gravac import MODELS
-from dgc_repro.paper.gravac.studies import built
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 

@@ -48,7 +48,7 @@ KNOWN = g.PRINTED_FLOATS | {
     for quantity, column in ((g.FINAL[row.partition(".")[0]], "quality"), (SPEEDUP, "speedup"))
 }
 COLUMNS = (
-    Column("failed", g.ABOVE_FAILING, lambda levels: frame.hits([v <= 0 for v in levels])),
+    Column("failed", g.ABOVE_FAILING, lambda v: f"{sum(x <= 0 for x in v)} of {len(v)}"),
     *g.FINAL_COLUMN.values(),
     Column("speedup", SPEEDUP, frame.times, printed_unit="x"),
     *g.SENT_COLUMNS,

@@ -92,7 +92,6 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label with its unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 

@@ -14,22 +14,9 @@ from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Shown, looks_of
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.frame import Column, Values, number, pivot
-from dgc_repro.paper.page import Section
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
 
 PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2")
-
-
-def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
-    """The lines of all runs, with the ``seed`` of the run and ``of``, its row. Raises UserError unless all
-    runs of a row have the same study settings, and all runs with a model the same values of ``keys``."""
-    require_alike(runs, ("scale.name",))
-    for row in dict.fromkeys(run.row for run in runs):
-        require_alike([run for run in runs if run.row == row], ("study",))
-    require_alike([run for run in runs if run.setting("model")], keys)
-    tables = [run.lines.assign(seed=run.seed, of=run.row) for run in runs]
-    return pd.concat(tables, ignore_index=True)
 
 
 def exact(values: Values) -> str:
@@ -54,7 +41,7 @@ def by_number(
 ) -> panels.Panel:
     """A panel with a line for each row: mean and standard deviation by its settings that are numbers."""
     lines = [
-        panels.series(by_setting(shown.frame, quantity, row), spread=True, **look.line)
+        panels.series(by_setting(shown.frame, quantity, row), **look.line)
         for row, look in looks_of(rows).items()
     ]
     own = shown.frame[shown.frame["quantity"] == quantity]
@@ -62,18 +49,16 @@ def by_number(
     return panels.panel(title, *lines, y=f"{quantity} (%)" if is_percent else quantity, **axes)
 
 
-def line_for_each(
-    title: str, heading: str, columns: Sequence[Column]
-) -> Callable[[Shown], Section]:
-    """A section with a line for each row of the page and each number among its settings."""
+def line_for_each(heading: str, columns: Sequence[Column]) -> Callable[[Shown], pd.DataFrame]:
+    """A table with a line for each row of the page and each number among its settings."""
 
-    def section(shown: Shown) -> Section:
+    def table(shown: Shown) -> pd.DataFrame:
         labels = {
             f"{row}, {place:g}": f"{look.label}, {place:g}"
             for row, look in shown.looks.items()
             for place in by_setting(shown.frame, columns[0].quantity, row)
         }
         turned = shown.frame.assign(row=shown.frame["row"] + ", " + shown.frame["setting"])
-        return Section(title, pivot(turned.assign(setting=""), labels, columns, heading))
+        return pivot(turned.assign(setting=""), labels, columns, heading)
 
-    return section
+    return table

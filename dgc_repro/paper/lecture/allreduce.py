@@ -10,8 +10,7 @@ import pandas as pd
 from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing, looks_of
 from dgc_repro.paper.claims import Check
-from dgc_repro.paper.frame import Column, Values, amount, join, longer
-from dgc_repro.paper.lecture import study_of
+from dgc_repro.paper.frame import Column, Values, amount, join, longer, study_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 

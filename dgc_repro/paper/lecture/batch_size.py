@@ -137,7 +137,7 @@ def _panel(frame: pd.DataFrame, workload: str) -> panels.Panel:
     batches = np.geomspace(min(steps, default=1.0), max(steps, default=1.0), 100)
     return panels.panel(
         WORKLOADS[workload],
-        panels.series(steps, spread=True, fmt="o", color=plot.BLUE, label="measured"),
+        panels.series(steps, fmt="o", color=plot.BLUE, label="measured"),
         panels.lines([(batches, least * (1 + critical / batches))], FIT, color=plot.ORANGE),
         panels.rule("x", critical, color=plot.ORANGE, label=CRITICAL),
         panels.rule("x", noise, color=plot.GREEN, linestyle="--", label=NOISE),
@@ -150,13 +150,14 @@ def _target(run: Run) -> str:
     return f"{WORKLOADS[run.model]}: {metric} {value:g}"
 
 
-TITLE = "Steps to the target"
 page = Artifact(
     __file__,
     rows=WORKLOADS,
     numbers=numbers,
     tables={
-        TITLE: line_for_each(TITLE, "batch size", (seeds(STEPS), *RATES, Column(STEPS, STEPS, 0))),
+        "Steps to the target": line_for_each(
+            "batch size", (seeds(STEPS), *RATES, Column(STEPS, STEPS, 0))
+        ),
         "The curve": Rows(
             WORKLOADS,
             [

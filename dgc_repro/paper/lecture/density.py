@@ -14,8 +14,8 @@ import pandas as pd
 from dgc_repro.paper import facts
 from dgc_repro.paper.artifact import BARS, Artifact, Rows, drawing
 from dgc_repro.paper.claims import Check, Claim
-from dgc_repro.paper.frame import Column, join, longer, percent, times
-from dgc_repro.paper.lecture import by_number, first, study_of
+from dgc_repro.paper.frame import Column, join, longer, percent, study_of, times
+from dgc_repro.paper.lecture import by_number, first
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 

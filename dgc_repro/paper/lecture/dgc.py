@@ -13,9 +13,8 @@ import pandas as pd
 from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Artifact, Shown, drawing, looks_of
 from dgc_repro.paper.claims import Check, near, printed_table
-from dgc_repro.paper.frame import Column, join, longer, of, printed_numbers, times
-from dgc_repro.paper.lecture import study_of
-from dgc_repro.paper.page import Section, Template
+from dgc_repro.paper.frame import Column, join, longer, of, study_of, times
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
 WORDS = Template.read(__file__)
@@ -26,7 +25,7 @@ MEGABYTES = printed_table("text on DGC", "gradient [MB], payload [MB], ratio [x]
     deepspeech  488  0.74  608
     lstm_ptb      -     -  462
 """)  # fmt: skip
-KNOWN = printed_numbers(MEGABYTES, {name: name for name in (SIZE, PAYLOAD, RATIO)})
+KNOWN = MEGABYTES.numbers
 LABELS = {
     RESNET50: "ResNet-50",
     DEEPSPEECH: "5-layer GRU of DeepSpeech's size",
@@ -101,7 +100,7 @@ page = Artifact(
             Column(f"ratio, {CODINGS[PLAIN]}", RATIO, times, PLAIN, KNOWN),
             Column(f"ratio, {CODINGS[FEWEST]}", RATIO, times, FEWEST),
         ),
-        "Table on DGC as printed": lambda _: Section("Table on DGC as printed"),
+        "Table on DGC as printed": (),
     },
     claims=CLAIMS,
     figures={

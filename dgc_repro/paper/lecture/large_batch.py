@@ -72,14 +72,12 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     return longer(pd.concat([tuned, *ends]), UNITS)
 
 
-TITLE = "Accuracy"
 page = Artifact(
     __file__,
     rows=OPTIMIZERS,
     numbers=numbers,
     tables={
-        TITLE: line_for_each(
-            TITLE,
+        "Accuracy": line_for_each(
             "optimizer, batch size",
             (seeds(ACCURACY), Column(f"{ACCURACY}, %", ACCURACY, 1), Column(GAP, GAP, 1), *RATES),
         )

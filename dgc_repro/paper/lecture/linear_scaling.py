@@ -98,14 +98,12 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-TITLE = "Steps to the target"
 page = Artifact(
     __file__,
     rows=LABELS,
     numbers=numbers,
     tables={
-        TITLE: line_for_each(
-            TITLE,
+        "Steps to the target": line_for_each(
             "workload, batch size",
             (Column("rate", RATE, first), Column("steps", STEPS, 0), Column(OVER, OVER, times)),
         ),

@@ -9,8 +9,8 @@ import pandas as pd
 from dgc_repro.paper import panels, plot
 from dgc_repro.paper.artifact import BARS, Artifact, Rows, Shown, drawing
 from dgc_repro.paper.claims import Check, Claim
-from dgc_repro.paper.frame import Column, join, longer, percent
-from dgc_repro.paper.lecture import by_number, study_of
+from dgc_repro.paper.frame import Column, join, longer, percent, study_of
+from dgc_repro.paper.lecture import by_number
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run

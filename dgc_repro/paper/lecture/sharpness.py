@@ -59,7 +59,7 @@ def _ratios(shown: Shown) -> list[panels.Panel]:
     for name, look in looks_of({name: name for name in SHARPNESS.values()}).items():
         share = relative(shown.frame, name, SMALLEST, name=name)
         values = {float(batch): of(share, name, f"cnn.b{batch}") for batch in BATCHES}
-        lines.append(panels.series(values, spread=True, **look.line))
+        lines.append(panels.series(values, **look.line))
     y = "sharpness / smallest batch's"
     return [panels.panel("", *lines, x="batch size", y=y, log="xy")]
 

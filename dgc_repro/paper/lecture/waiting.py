@@ -13,8 +13,8 @@ import pandas as pd
 
 from dgc_repro.paper.artifact import BARS, Artifact, drawing
 from dgc_repro.paper.claims import Check
-from dgc_repro.paper.frame import Column, join, lines, longer, percent
-from dgc_repro.paper.lecture import by_number, exact, line_for_each, study_of
+from dgc_repro.paper.frame import Column, join, lines, longer, percent, study_of
+from dgc_repro.paper.lecture import by_number, exact, line_for_each
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -71,14 +71,12 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 LAWS = {GAUSSIAN: "Gaussian delays", EXPONENTIAL: "exponential delays"}
-TITLE = "Slowest of K workers"
 page = Artifact(
     __file__,
     rows=LAWS,
     numbers=numbers,
     tables={
-        TITLE: line_for_each(
-            TITLE,
+        "Slowest of K workers": line_for_each(
             "law, K",
             (
                 *(Column(SLOWEST, SLOWEST, 3), Column(THEORY, THEORY, exact)),

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper.artifact import Artifact, Shown
+from dgc_repro.paper.artifact import Artifact, Shown, built
 from dgc_repro.paper.claims import Check, near
-from dgc_repro.paper.frame import Column, amount, join, longer, number, of, times
-from dgc_repro.paper.gravac.studies import built
+from dgc_repro.paper.frame import Column, amount, join, longer, number, of, study_of, times
 from dgc_repro.paper.mlsbench import BASELINES, MODELS, QSGD, SEEDS, SIGNS, TOPK, row_id
-from dgc_repro.paper.page import Section, Template
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
 WORDS = Template.read(__file__)
@@ -43,9 +42,9 @@ BITS, SIGNS_RATIO, ROUNDED = 4.6, 32, {4.6: 0.05, 32: 0.5}
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: rows are models and methods, settings of `WIRE` numbers of workers."""
-    table = pd.concat([run.lines.assign(model=run.row, seed=run.seed) for run in runs])
-    table = table.assign(row=table["model"] + "." + table["method"])
-    same = ["model", "seed", "workers"]
+    table = study_of(runs)
+    table = table.assign(row=table["of"] + "." + table["method"])
+    same = ["of", "seed", "workers"]
     dense = table[same].merge(table[table["method"] == "dense"], "left", on=same)
     ratios = {VALUES: "values", RETURNED: "tensor_bytes", PACKED: "payload_bytes"}
     for name, column in {**ratios, WIRE: "wire_bytes"}.items():
@@ -72,13 +71,13 @@ def _said(shown: Shown) -> dict[str, object]:
     return found | {"inverse": 1 / ratio}
 
 
-def _accuracies(_: Shown) -> Section:
+def _accuracies(_: Shown) -> pd.DataFrame:
     """The leaderboard's accuracies: one line a baseline, one column a model."""
     table = {"baseline": [METHODS[method].partition(",")[0] for method in BASELINES]}
     for model, name in MODELS.items():
         found = [SEEDS[row_id(model, method)] for method in BASELINES]
         table[f"{name} %"] = [f"{number(own, 2)} (n = {len(own)})" for own in found]
-    return Section("Accuracy as printed", pd.DataFrame(table))
+    return pd.DataFrame(table)
 
 
 def _all(method: str, printed: float, half: float) -> list[Check]:
