@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from dgc_repro.exchange import finite, junction
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
@@ -79,6 +80,8 @@ def on_gpu(device: torch.device) -> Iterator[None]:
             patch.object(native, "library", lambda: None),
             patch.object(batches, "on_gpu", lambda tensors: True),
             patch.object(sparse_payload, "on_gpu", lambda tensors: True),
+            patch.object(finite, "on_cpu", lambda tensor: False),
+            patch.object(junction, "on_cpu", lambda tensor: False),
         ):
             yield
     expect(Launches.count > before, "no kernel of the GPU was launched")

@@ -105,7 +105,6 @@ def a_step_that_is_not_finite_is_discarded(
     states: object = []
     with (
         on_gpu(device),
-        patch.object(ending, "on_cpu", lambda tensor: False),
         patch.object(ending, "SEND_FIRST", {device.type} if sends_first else set()),
     ):
         exchange = Exchange(method, parameters, world, unit=unit)
@@ -145,7 +144,6 @@ def a_tensor_that_is_read_in_another_part_hides_nothing(
     source = torch.Generator().manual_seed(0)
     with (
         on_gpu(device),
-        patch.object(ending, "on_cpu", lambda tensor: False),
         patch.object(ending, "SEND_FIRST", {device.type}),
     ):
         junction = AfterBackward(Exchange(method, parameters, world), parameters)
@@ -170,7 +168,7 @@ def a_part_that_is_not_finite_is_discarded(device: torch.device, sharded: bool) 
     world = World(1, size=2, device=device)
     source = torch.Generator().manual_seed(0)
     states: object = []
-    with on_gpu(device), patch.object(ending, "on_cpu", lambda tensor: False):
+    with on_gpu(device):
         exchange = Exchange(ErrorFeedback(EFSignSGD()), parameters, world)
         for broken in (False, True, False):
             flat = normal(device, sum(sizes.values()), source=source)
