@@ -1,4 +1,7 @@
-"""Rules about several settings of a run, as tables. A component checks its own settings (checked.py)."""
+"""Rules about several settings of a run, as tables. A component checks its own settings (checked.py).
+
+The file is long because it is one table: a reader looks up a rule by its key.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A run's config to objects: sections, which say how it runs, and components, which ``_target_`` names.
 
 Both are frozen dataclasses that check their own values. What they say begins with the bare field; here the
-section or the config group is put before it, so that the user reads the key to change.
+section or the config group is put before it, so that the user reads the key to change. Sections and
+components stand in one file because that rule is the same for both.
 """
 
 from __future__ import annotations
