@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.topk import TopK as TopK
     from dgc_repro.compressor.uniform import Uniform as Uniform
     from dgc_repro.errors import UserError as UserError
-    from dgc_repro.exchange.door import Attached as Attached
+    from dgc_repro.exchange.attached import Attached as Attached
     from dgc_repro.exchange.door import attach as attach
     from dgc_repro.names import conf_dir as conf_dir
     from dgc_repro.network.lab import Lab as Lab
@@ -110,7 +110,7 @@ _PUBLIC = {
     "Uniform": "compressor.uniform",
     "UserError": "errors",
     "attach": "exchange.door",
-    "Attached": "exchange.door",
+    "Attached": "exchange.attached",
     "conf_dir": "names",
     "Lab": "network.lab",
     "Adam": "optimizer.adam",

@@ -177,6 +177,8 @@ def main(arguments: Sequence[str]) -> None:
         print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
     try:
         _write(tasks, judged, given.x, place)
+    except BrokenPipeError:  # of what is printed
+        raise
     except OSError as error:
         raise UserError(
             f"--out: a folder that can be written to, got {place} ({error.strerror or error}); give another"

@@ -48,16 +48,18 @@ def load_runs(folder: str | Path = "runs") -> Frames:
 
 
 def finished_runs(folder: str | Path) -> list[Run]:
-    """Return the finished runs below a folder as records. Of copies of a run it returns the first."""
+    """Return the finished runs below a folder as records. Of copies of a run, whatever their folders are
+    called, it returns one."""
     place = Path(folder)
     files = ("config.yaml", "summary.json")  # either may be lost
     found = sorted({path.parent for name in files for path in place.rglob(name)})
     runs, skipped = read_runs(found)
-    first: dict[tuple[str, str], Run] = {}
+    first: dict[str, Run] = {}
     for run in runs:
-        first.setdefault((run.id, json.dumps(run.summary, sort_keys=True)), run)
+        record = [run.config, run.summary, run.environment, run.epochs.to_json()]
+        first.setdefault(json.dumps(record, sort_keys=True, default=str), run)
     if copies := len(runs) - len(first):
-        skipped.append(f"left out: {copies} copies of run folders")
+        skipped.append(f"left out: {copies} {'copy' if copies == 1 else 'copies'} of run folders")
     for message in skipped:
         log.warning(message)
     if not runs:

@@ -50,7 +50,7 @@ HEADINGS = "Paper|Papers|Source|Asks|Keeps|Differs|Letters|Needs|Scheme"
 API = {
     "dgc_repro": (
         "Your own loop and records",
-        ["dgc_repro.exchange.door", "dgc_repro.results"],
+        ["dgc_repro.exchange.door", "dgc_repro.exchange.attached", "dgc_repro.results"],
     ),
     "compressor": (
         "Compressors",

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.door import Attached
+from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.door import attach as attach_to
 from dgc_repro.policy.interface import Policy
 

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.door import Attached, attach
+from dgc_repro.exchange.attached import Attached
+from dgc_repro.exchange.door import attach
 from dgc_repro.policy.interface import Policy
 
 try:

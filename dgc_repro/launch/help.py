@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import pkgutil
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,10 +94,10 @@ def _keys_below(
     if node.get("kind") == settings.SLURM:
         cls = settings.Slurm
     if "_target_" in node:
-        cls = pkgutil.resolve_name(str(node["_target_"]))
+        cls = settings.imported(str(node["_target_"]), place)
     said = described(cls) if cls is not None else {}
     if (mirror := node.get("mirror")) and "_target_" in mirror:  # it reads keys beside it
-        said = described(pkgutil.resolve_name(str(mirror["_target_"]))) | said
+        said = described(settings.imported(str(mirror["_target_"]), f"{place}.mirror")) | said
     found: dict[str, tuple[Any, Described]] = {}
     for key, value in node.items():
         if isinstance(value, Mapping) and ("_target_" in value or key == LOW_RANK):

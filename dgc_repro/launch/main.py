@@ -39,6 +39,7 @@ from dgc_repro.launch.paths import (
     conf_dirs_apart,
     use_user_configs,
 )
+from dgc_repro.launch.rank import inside_torchrun
 from dgc_repro.launch.ranks import (
     FAILED,
     STOP_SIGNALS,
@@ -46,7 +47,6 @@ from dgc_repro.launch.ranks import (
     USER_ERROR,
     RunFailed,
     RunStopped,
-    inside_torchrun,
 )
 from dgc_repro.launch.torchrun import SWEEPS, Execute
 

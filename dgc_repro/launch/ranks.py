@@ -1,21 +1,19 @@
 """Start the ranks of a run, wait for them and end them: signals, exit codes, and why a run has failed.
 
 The ranks of ``launch=local`` are processes, those of ``launch=netlab`` in a network namespace each. A
-simulated run has one rank, which works in this process. torchrun and Slurm start ranks by themselves; the
-second half of this file is for their ranks too. Why torch's `elastic_launch` is not used:
-docs/architecture.md, "When a rank is lost".
+simulated run has one rank, which works in this process. torchrun and Slurm start ranks by themselves. What a
+rank does is in rank.py. Why torch's `elastic_launch` is not used: docs/architecture.md, "When a rank is
+lost".
 
 Each of our ranks has a session of its own. Ctrl-C, SIGTERM and SIGHUP reach the launcher alone, which passes
 them on as SIGTERM: the ranks agree on a step, write a checkpoint and end.
 
-Torch is imported inside functions: a rank calls `end_with_starter` before it loads torch, which takes
-seconds.
+Torch is imported inside functions, because it takes seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import functools
 import gc
@@ -25,18 +23,16 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from dgc_repro.errors import DiskFull, UserError, full_disk, one_line
-from dgc_repro.files import appended, begun, ending, replace, text
+from dgc_repro.errors import DiskFull, UserError
+from dgc_repro.files import appended, begun, ending, text
 from dgc_repro.launch.environment import threads, threads_of_worker
 
 if TYPE_CHECKING:
-    from dgc_repro.launch.rendezvous import Rendezvous
     from dgc_repro.network.lab import Lab
     from dgc_repro.train.run import Run
 
@@ -59,9 +55,6 @@ KILL_AFTER_SECONDS = 15.0  # what the other ranks have to say why and to end, on
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLING_SIGNAL = 3  # the third stop signal kills the ranks
 LOG_BYTES = 2**16  # of the end of a log that are searched for a reason
-AUTOGROUP = Path("/proc/self/autogroup")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class RunFailed(RuntimeError):
@@ -315,6 +308,8 @@ def _simulate(config: Mapping[str, Any], folder: Path) -> None:
     """A simulated run, in this process: one after another costs no start of Python and torch. What it would
     leave to the next one is undone: threads, compiled code, memory, and signal handlers. Seeds are set by
     each run."""
+    from dgc_repro.launch.rank import work
+
     stop = StopSignals(end_by)
     number = threads_of_worker(config["launch"])
     with held(folder) as here, _errors_into(here.log), threads(number):
@@ -435,6 +430,14 @@ def raise_unless_finished(
         raise RunFailed(what_failed(folder, str(DiskFull(folder)) if DISK_FULL in codes else ended))
 
 
+def leave_line(path: Path, line: str) -> bool:
+    """Write the file unless another rank has: the first reason is the cause. Whether this rank wrote it."""
+    with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+        return True
+    return False
+
+
 def what_failed(folder: Path, ended: str = "") -> str:
     """One line: the reason, how the first rank ``ended`` (in words), how to continue, and where to read."""
     log = folder / LOG_FILE
@@ -461,93 +464,3 @@ def last_checkpoint(folder: Path) -> int | None:
     from dgc_repro.train.checkpoint import steps_saved
 
     return max(steps_saved(folder), default=None)
-
-
-# -- a rank ----------------------------------------------------------------------------------------
-
-
-def inside_torchrun() -> bool:
-    """Whether this process is a rank that torchrun started, or a person with torchrun's variables."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def end_with_parent(number: int = signal.SIGTERM, parent: int | None = None) -> None:
-    """Have the kernel (Linux) send this process ``number`` when its parent ends. ``parent``: the parent's
-    process id, where it is known: a parent that ended before this call then counts too."""
-    if _PRCTL is None:
-        return
-    _PRCTL(_PR_SET_PDEATHSIG, number)
-    if parent is not None and os.getppid() != parent:
-        os.kill(os.getpid(), number)
-
-
-def end_with_starter() -> None:
-    """Have a rank end with the process that started it. Our launcher's ranks get SIGTERM and write a
-    checkpoint. A rank of torchrun is killed with its agent, which alone could stop or restart it: a rank that
-    stayed could meet the next start of the same run in the same folder."""
-    if starter := os.environ.pop(STARTED_BY, ""):  # a process that a rank starts is no rank
-        end_with_parent(signal.SIGTERM, int(starter))
-    elif "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGKILL)
-
-
-def lower_session() -> None:
-    """Give the session that a launcher has started for this rank the niceness of the rank. Where the kernel
-    shares the cores among sessions first (``sched_autogroup``), a process is nice to those of its own session
-    alone."""
-    niceness = os.nice(0)
-    if niceness > 0 and os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):  # another kernel, or no right to it
-            AUTOGROUP.write_text(str(niceness), encoding="ascii")
-
-
-def work(
-    folder: Path,
-    log: TextIO,
-    rendezvous: Rendezvous | None = None,
-    stop: StopSignals | None = None,
-) -> tuple[int, bool]:
-    """Train as a rank (`worker.run_worker`). Return the exit code, and whether this rank was the first to say
-    why the run failed: errors are left in the folder and in the log."""
-    try:
-        from dgc_repro.launch.worker import run_worker  # torch, which takes seconds
-
-        return run_worker(folder, rendezvous, stop, log), False
-    except Superseded:
-        return FAILED, False
-    except UserError as error:
-        with contextlib.suppress(OSError, Superseded):  # rank 0 may have removed a refused run
-            refuse_superseded(folder)
-            replace(folder / ERROR_FILE, f"{error}\n".encode())
-        if rendezvous is not None:
-            rendezvous.refuse(str(error))
-        code, traced, is_first = USER_ERROR, f"error: {error}\n", False
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, RankFailed) else error
-        traced = "".join(traceback.format_exception(cause))
-        code = DISK_FULL if full_disk(cause, folder) else FAILED
-        line = str(error) if isinstance(error, RankFailed) else one_line(error)
-        is_first = False
-        with contextlib.suppress(Superseded):
-            refuse_superseded(folder)
-            is_first = leave_line(folder / FAILURE_FILE, line)
-    with contextlib.suppress(OSError):  # a full disk; a buffer would try again at the end
-        os.write(log.fileno(), traced.encode())
-    return code, is_first
-
-
-def leave_line(path: Path, line: str) -> bool:
-    """Write the file unless another rank has: the first reason is the cause. Whether this rank wrote it."""
-    with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-        return True
-    return False
-
-
-def leave(code: int) -> NoReturn:
-    """End this rank, not through the interpreter's end: a peer may hang in a collective, and gloo's threads
-    now and then abort a process that destroys its group (plain DDP: 5 of 45 runs), finished or not."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # a full disk
-            stream.flush()
-    os._exit(code)

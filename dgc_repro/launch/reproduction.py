@@ -44,7 +44,7 @@ from dgc_repro.launch.run import Job, expand
 from dgc_repro.launch.settings import check_seed
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
 from dgc_repro.paper import pool
-from dgc_repro.paper.publish import artifact_of, own_conf_of, publish
+from dgc_repro.paper.publish import artifact_of, own_conf_of, pools_of, publish
 from dgc_repro.paper.records import Run
 from dgc_repro.sink.wandb import Wandb
 
@@ -56,6 +56,8 @@ ROOTS, SEEDS, SHARE = "roots", "scale.seeds", "share"
 PLAN, DEVICE = "plan", "device"
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
+OF_ARTIFACT = (SWEEPS, OPTIONAL_RUNS, "sizes", STUDY, MEASURE, "workloads", "headline", "net")
+"""Keys of an artifact; the last three are read by the benchmark's pages."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,9 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
         raise UserError(f"{SHARE}: at most {len(jobs)} shares of {len(jobs)} runs, got {parts}")
     if parts > 1 and own.get("publish"):
         raise UserError("publish: a share has no page to publish; give it without share")
-    jobs = jobs[part - 1 :: parts]
     paper, _, artifact = name.partition("/")
+    _refuse_runs_of_others(paper, artifact, [*jobs, *optional])
+    jobs = jobs[part - 1 :: parts]
     page = artifact_of(paper, artifact).page
     if require_rows := getattr(page, "require_rows", None):  # of a page that is data
         require_rows(job.row for job in jobs)
@@ -139,9 +142,17 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
 
 
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
-    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``."""
+    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``. Raises UserError where
+    the working folder has a paper that another one of the same name hides."""
     added, others = conf_dirs_apart(arguments)
-    own = own_conf_of(others[0].partition("/")[0]) if others else None
+    paper = others[0].partition("/")[0] if others else ""
+    own = own_conf_of(paper)
+    here = Path(paper, "conf")
+    if paper and (here / "paper").is_dir() and (own is None or own.resolve() != here.resolve()):
+        raise UserError(
+            f"reproduce: a paper {paper} is installed, and the folder {paper} here has another; rename the "
+            "folder, or leave it to use the installed one"
+        )
     add_conf_dirs([*added, *([own] if own else [])])
     return others
 
@@ -209,12 +220,31 @@ def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _refuse_runs_of_others(paper: str, artifact: str, jobs: Sequence[Job]) -> None:
+    """Raise UserError for a run that this artifact's page does not take, before it is trained."""
+    pools = pools_of(paper, artifact)
+    for job in jobs:
+        own = job.config["experiment"]
+        if (own["paper"], own["artifact"]) not in [(paper, one) for one in pools]:
+            raise UserError(
+                f"experiment: {paper}/{artifact} takes runs of {paper}/{' or '.join(pools)}, got one of "
+                f"{own['paper']}/{own['artifact']} (row {job.row}); its experiment needs paper: {paper} and "
+                f"artifact: {pools[0]}"
+            )
+
+
 def artifact_node(name: str) -> DictConfig:
     """Return what an artifact's file says, which may name strings of ``runs``. Without ``sizes`` it has three
-    scales."""
+    scales. Raises UserError for a key that no artifact has, and for an artifact without runs."""
     sections = next(found for found in papers() if name in found.get("artifact", {}))
     sizes: dict[str, Any] = {"quick": [], "small": [], "paper": []}
-    own = {"sizes": sizes, **sections["artifact"][name]}
+    stated = sections["artifact"][name] or {}
+    for key in stated:
+        if key not in OF_ARTIFACT:
+            raise UserError(f"artifact.{name}.{key}: no such key; {nearest(key, OF_ARTIFACT)}")
+    if not any(stated.get(key) for key in (SWEEPS, STUDY, MEASURE)):
+        raise UserError(f"artifact.{name}: it has no runs; list them under {SWEEPS}")
+    own = {"sizes": sizes, **stated}
     node = OmegaConf.create({"runs": sections.get("runs", {}), "artifact": own})
     artifact: DictConfig = node.artifact
     return artifact

@@ -1,4 +1,7 @@
-"""Rules about several settings of a run, as tables. A component checks its own settings (checked.py)."""
+"""Rules about several settings of a run, as tables. A component checks its own settings (checked.py).
+
+The file is long because it is one table: a reader looks up a rule by its key.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.environment import available_cores, shortage
 from dgc_repro.launch.networks import modelled, rates_of
 from dgc_repro.launch.paths import members, option
-from dgc_repro.launch.ranks import inside_torchrun
+from dgc_repro.launch.rank import inside_torchrun
 from dgc_repro.launch.settings import (
     NETLAB,
     SLURM,

@@ -224,13 +224,14 @@ def _train_losses(folder: Path) -> list[float]:
 
 
 def warning(summary: Mapping[str, Any], train_losses: Sequence[float] = ()) -> str | None:
-    """What is wrong with a finished run's training. It diverged where a loss is not finite or has grown since
-    the first epoch; else its quality may be no better than a uniform guess among the classes or tokens."""
+    """What is wrong with a finished run's training. It diverged where a loss is not finite; else its loss may
+    have grown since the first epoch, or its quality may be no better than a uniform guess among the classes
+    or tokens."""
     for key in ("train/loss", "test/loss"):
         if not math.isfinite(loss := summary.get(key, 0.0)):
             return f"the run diverged ({key} is {loss})"
     if train_losses and train_losses[-1] > train_losses[0]:
-        return f"the run diverged (train/loss grew from {train_losses[0]:.4g} to {train_losses[-1]:.4g})"
+        return f"train/loss grew from {train_losses[0]:.4g} to {train_losses[-1]:.4g}; lower optimizer.lr"
     classes, accuracy = summary.get("classes"), summary.get("test/accuracy_percent")
     if not classes or accuracy is None:
         return None

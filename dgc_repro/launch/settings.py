@@ -1,7 +1,8 @@
 """A run's config to objects: sections, which say how it runs, and components, which ``_target_`` names.
 
 Both are frozen dataclasses that check their own values. What they say begins with the bare field; here the
-section or the config group is put before it, so that the user reads the key to change.
+section or the config group is put before it, so that the user reads the key to change. Sections and
+components stand in one file because that rule is the same for both.
 """
 
 from __future__ import annotations
@@ -315,6 +316,16 @@ WITHOUT_MOMENTUM = "compressor=dgc_sampled policy=warmup wrap=[per_layer,error_f
 Config = Mapping[str, Any]
 
 
+def imported(target: str, group: str) -> Any:
+    """Import what a ``_target_`` names. Raises UserError, whatever the import may raise."""
+    try:
+        return pkgutil.resolve_name(target)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        fix = TORCHVISION_FIX if "torchvision" in reason else ""
+        raise UserError(f"{group}._target_: cannot import {target} ({reason}){fix}") from error
+
+
 def component(config: Config, group: str, **more: Any) -> Any:
     """The object a config node describes. Raises UserError naming the key that is wrong."""
     apart = ("_target_", LOW_RANK) if group == "model" else ("_target_",)
@@ -324,12 +335,7 @@ def component(config: Config, group: str, **more: Any) -> Any:
     target = config.get("_target_")
     if target is None:
         raise UserError(f"{group}: names no component; choose one by {group}=<name>")
-    try:
-        factory = pkgutil.resolve_name(str(target))
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        fix = TORCHVISION_FIX if "torchvision" in reason else ""
-        raise UserError(f"{group}._target_: cannot import {target} ({reason}){fix}") from error
+    factory = imported(str(target), group)
     role = "worker_rates" if ".networks." in group else ROLES.get(group.partition(".")[0])
     is_component = isinstance(factory, type) and dataclasses.is_dataclass(factory)
     if not is_component or (role is not None and not hasattr(factory, role)):

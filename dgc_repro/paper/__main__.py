@@ -13,4 +13,8 @@ if __name__ == "__main__":
     except MissingExtra as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("stopped; the artifacts that were written are whole", file=sys.stderr)
+        sys.exit(130)

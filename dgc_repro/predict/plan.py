@@ -310,7 +310,11 @@ def _claims(
         low, high = _sum(hours, missing)
         text = f"{len(missing)} runs, {_hours(low)} to {_hours(high)}" if missing else "finished"
         short = MIN_SEEDS * len(rows) - len(cheapest)
-        more = f"; {short} more seeds are needed, give scale.seeds" if short else ""
+        more = (
+            f"; {short} more runs are needed: give at least {MIN_SEEDS} scale.seeds"
+            if short
+            else ""
+        )
         yield f"  claim{'s' * (len(ids) > 1)} {', '.join(ids)} ({', '.join(rows)}): {text}{more}"
     if untimed:
         yield f"  needs a GPU for each worker: {', '.join(untimed)} (times, which simulated workers lack)"

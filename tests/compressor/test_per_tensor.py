@@ -4,14 +4,17 @@ test_docs.py)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from laws import Setting, play, simulation, states_by_tensor
 from numeric import gaussian
 
 from dgc_repro import ErrorFeedback
+from dgc_repro.extend import Context, PerTensor, checked
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding-a-compressor.md"
 (CODE,) = (
@@ -65,3 +68,23 @@ def test_each_part_begins_at_a_multiple_of_its_element() -> None:
     play(exchange, setting, gradients(2, 0))
     assert exchange.world.ledger.payload_bytes == 88  # 0, 4; 44, 48; 72, 76; 80, 84
     assert exchange.world.ledger.floats == 4 / 4 * 4 + (40 + 21 + 1) / 4
+
+
+@checked
+class Large(PerTensor):
+    """What is larger than 1, with its places: a row whose size depends on the values."""
+
+    def compress(self, tensor: torch.Tensor, context: Context) -> Sequence[torch.Tensor]:
+        places = (tensor.flatten().abs() > 1).nonzero()[:, 0]
+        return [tensor.flatten()[places], places.int()]
+
+    def decompress(self, parts: Sequence[torch.Tensor], shape: torch.Size) -> torch.Tensor:
+        return torch.zeros(shape.numel()).index_put((parts[1].long(),), parts[0])
+
+
+def test_sizes_that_depend_on_values_are_refused_before_anything_is_sent() -> None:
+    setting = Setting("large", Large())
+    exchange = simulation(setting, 2, {"a": torch.zeros(40)})
+    with pytest.raises(ValueError, match=r"of a it has returned \d+ float32 and .* fill up"):
+        play(exchange, setting, [{"a": x["a"]} for x in gradients(2, 0)])
+    assert exchange.world.ledger.payload_bytes == 0

@@ -43,7 +43,8 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange import door, junction, rendezvous
-from dgc_repro.exchange.door import Attached, attach
+from dgc_repro.exchange.attached import Attached
+from dgc_repro.exchange.door import attach
 from dgc_repro.exchange.saved import keyed
 from dgc_repro.nests import tensors_of
 from dgc_repro.policy.accordion import Accordion

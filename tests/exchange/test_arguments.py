@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dgc_repro import Dense, Fixed, GraVAC, Ladder, PowerSGD, Stepwise, UserError
-from dgc_repro.exchange.door import Attached
+from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.fit import fit_together, refuse_no_policy
 
 

@@ -18,6 +18,7 @@ from tiny_run import PLAIN, TINY, UNIFORM4_EF, tiny
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import worker
+from dgc_repro.launch.rank import work
 from dgc_repro.launch.ranks import (
     ERROR_FILE,
     FAILED,
@@ -32,7 +33,6 @@ from dgc_repro.launch.ranks import (
     held,
     launch_in,
     refuse_superseded,
-    work,
 )
 from dgc_repro.launch.run import prepare
 

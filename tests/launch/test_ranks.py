@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from commands import PATIENCE_SECONDS
 
-from dgc_repro.launch.ranks import AUTOGROUP, FAILED, FAILURE_FILE, LOG_FILE, work
+from dgc_repro.launch.rank import AUTOGROUP, work
+from dgc_repro.launch.ranks import FAILED, FAILURE_FILE, LOG_FILE
 
 RANK = f"""
 import sys
