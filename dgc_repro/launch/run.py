@@ -232,15 +232,14 @@ def warning(summary: Mapping[str, Any], train_losses: Sequence[float] = ()) -> s
             return f"the run diverged ({key} is {loss})"
     if train_losses and train_losses[-1] > train_losses[0]:
         return f"train/loss grew from {train_losses[0]:.4g} to {train_losses[-1]:.4g}; lower optimizer.lr"
-    classes, accuracy = summary.get("classes"), summary.get("test/accuracy_percent")
-    if not classes or accuracy is None:
+    if not records.is_guess(summary):
         return None
-    more = "is no better than guessing; raise train.epochs, or lower optimizer.lr"
-    if (perplexity := summary.get("test/perplexity")) is not None:
-        text = f"test/perplexity {perplexity:.4g} of {classes} tokens {more}"
-        return text if perplexity >= classes else None
-    text = f"test/accuracy_percent {accuracy:.4g} of {classes} classes {more}"
-    return text if accuracy <= 100 / classes else None
+    is_text = "test/perplexity" in summary
+    key, what = ("perplexity", "tokens") if is_text else ("accuracy_percent", "classes")
+    return (
+        f"test/{key} {summary[f'test/{key}']:.4g} of {summary['classes']} {what} is no better than guessing; "
+        "raise train.epochs, or lower optimizer.lr"
+    )
 
 
 def is_done(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Final, Literal
 
 PRINTED: Final = "printed"
@@ -98,6 +99,8 @@ class Check:
     printed: float = math.nan
 
     def __post_init__(self) -> None:
+        for name in ("above", "below", "printed"):
+            _require_number(name, getattr(self, name))
         if not self.above < self.below:
             raise ValueError(f"above: less than below ({self.below}), got {self.above}")
         if self.ratio and self.lesser is None:
@@ -124,9 +127,20 @@ class Check:
         return self.quantity, self.setting, self.kind, model
 
 
+def _require_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name}: a number, got {value!r}")
+
+
 def near(check: Check, printed: float, margin: float) -> Check:
     """The same comparison as a magnitude: within ``margin`` of the ``printed`` number, either way. For a
     ratio the margin is a factor: 2 means from half to twice."""
+    _require_number("printed", printed)
+    _require_number("margin", margin)
+    least = 1 if check.ratio else 0
+    if not margin > least:
+        what = "a factor above 1 for a ratio" if check.ratio else "a number above 0"
+        raise ValueError(f"margin: {what}, got {margin} (printed {printed})")
     if check.ratio:
         return replace(check, above=printed / margin, below=printed * margin, printed=printed)
     return replace(check, above=printed - margin, below=printed + margin, printed=printed)

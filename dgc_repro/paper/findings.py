@@ -281,8 +281,8 @@ class Effect:
     kind: str
     unit: str
     measured: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     printed: float
 
     def __format__(self, spec: str) -> str:
@@ -291,10 +291,12 @@ class Effect:
             return f"{1 / self.measured:{spec[2:]}}"
         if spec:
             return f"{self.measured:{spec}}"
-        measured, low, high = (_digits(value) for value in (self.measured, self.low, self.high))
+        measured = _digits(self.measured)
         points = " points" if self.unit == "%" else f" {self.unit}".rstrip()
         unit = {"ratio": "x", "difference": points}.get(self.kind, self.unit)
-        return f"{measured}{unit} ({low} to {high})" if low != high else f"{measured}{unit}"
+        if self.low is None or self.high is None or self.low == self.high:
+            return f"{measured}{unit}"
+        return f"{measured}{unit} ({_digits(self.low)} to {_digits(self.high)})"
 
 
 def _effect(verdicts: Mapping[str, Sequence[Mapping[str, Any]]], key: str) -> Effect:

@@ -22,7 +22,7 @@ from dgc_repro.paper.facts import busy, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.markdown import inert, markdown_table, plain
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import Verdict, judge, tally
+from dgc_repro.paper.verdict import MIN_SEEDS, Verdict, judge, tally
 from dgc_repro.paper.verdict_text import claims_text, found_text
 
 PAGE_FILE = "table.md"
@@ -159,7 +159,13 @@ def made(
     said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
     other = other_data(runs, data)
     verdicts = judge(
-        claims, frame, labels=labels, same=twins(runs), modelled=modelled, other_data=other
+        claims,
+        frame,
+        labels=labels,
+        same=twins(runs),
+        modelled=modelled,
+        other_data=other,
+        guesses={run.row for run in runs} - {run.row for run in runs if not run.guesses},
     )
     filled = [
         replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
@@ -289,15 +295,16 @@ def record(page: Page) -> dict[str, Any]:
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
-    """A check with its numbers; None for one that is open, not printed or not defined."""
-    check = effect.check
+    """A check with its numbers; None for one that is open, not printed or not defined, and for the ends of an
+    interval where too few seeds give none."""
+    check, has_interval = effect.check, effect.n >= MIN_SEEDS
     numbers = {
         "printed": check.printed,
         "above": check.above,
         "below": check.below,
         "measured": effect.mean,
-        "low": effect.low,
-        "high": effect.high,
+        "low": effect.low if has_interval else math.nan,
+        "high": effect.high if has_interval else math.nan,
     }
     return {
         "quantity": check.quantity,

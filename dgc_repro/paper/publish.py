@@ -78,7 +78,7 @@ def artifact_of(paper: str, artifact: str) -> Any:
         )
     try:
         loaded = importlib.import_module(module)
-    except (UserError, ValueError) as error:  # a mistake in a paper's claims or numbers
+    except (UserError, ValueError, TypeError) as error:  # a mistake in a paper's claims or numbers
         raise UserError(f"{module}: {error}") from error
     return getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
 

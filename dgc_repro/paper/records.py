@@ -62,6 +62,17 @@ def _frame(rows: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
     return pd.DataFrame(list(rows))
 
 
+def is_guess(summary: Mapping[str, Any]) -> bool:
+    """Whether the test quality of a finished run is no better than a uniform guess among the classes or
+    tokens. False where the summary does not say."""
+    classes, accuracy = summary.get("classes"), summary.get("test/accuracy_percent")
+    if not classes or accuracy is None:
+        return False
+    if (perplexity := summary.get("test/perplexity")) is not None:
+        return bool(perplexity >= classes)
+    return bool(accuracy <= 100 / classes)
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished run.
@@ -95,6 +106,11 @@ class Run:
     def row(self) -> str:
         """The row of the table or figure that the run belongs to."""
         return str(self.setting("experiment.row"))
+
+    @property
+    def guesses(self) -> bool:
+        """Whether its quality is no better than a guess (`is_guess`)."""
+        return is_guess(self.summary)
 
     @property
     def is_on_gpu(self) -> bool:

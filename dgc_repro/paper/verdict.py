@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -154,14 +154,16 @@ def judge(
     same: Mapping[str, str] | None = None,
     modelled: bool = False,
     other_data: Mapping[str, str] | None = None,
+    guesses: Collection[str] = (),
 ) -> tuple[Verdict, ...]:
     """Each claim with its verdict, in order.
 
     ``frame``: long, see frame.py. ``labels``: rows in words. ``same``: rows that are the training of another
     row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are. ``other_data``:
-    rows of another data set than the paper's, and of which: "digits, not CIFAR-10".
+    rows of another data set than the paper's, and of which: "digits, not CIFAR-10". ``guesses``: rows whose
+    runs are all no better than guessing, of which two decide nothing.
     """
-    court = _Court(claims, frame, labels or {}, same or {}, modelled, other_data or {})
+    court = _Court(claims, frame, labels or {}, same or {}, modelled, other_data or {}, guesses)
     found: list[Verdict] = []
     seen: dict[object, str] = {}
     for claim in claims:
@@ -216,6 +218,7 @@ class _Court:
     same: Mapping[str, str]
     modelled: bool
     other_data: Mapping[str, str]
+    guesses: Collection[str]
 
     def twins(self, check: Check) -> tuple[str, ...]:
         """The rows of a check, twins under one name."""
@@ -295,6 +298,9 @@ class _Court:
         if data := self._other_data(claim):
             said, papers = f"The data are {data}.", data.partition(", not ")[2]
             return _Ruling("not tested", f"data: {data}. {measured}", said, papers)
+        if rows := self._two_guesses(claim):
+            said = f"{rows} are no better than guessing."
+            return _Ruling("not tested", f"{said} {measured}", said, "runs that learn")
         for premise, of_premise in zip(claim.premises, premises, strict=True):
             if open_premise := _open_premise(premise, of_premise, measured):
                 return open_premise
@@ -346,11 +352,23 @@ class _Court:
             return ""
         for check in claim.checks:
             others = [self.other_data[row] for row in check.rows if row in self.other_data]
-            clocks = self.frame.loc[self.frame["quantity"] == check.quantity, "clock"]
-            is_until = any(words in check.quantity for words in UNTIL)
-            is_free = clocks.iloc[0] or check.quantity.startswith(tuple(SENT))
-            if others and (is_until or not is_free):
+            if others and self._is_of_quality(check):
                 return others[0]
+        return ""
+
+    def _is_of_quality(self, check: Check) -> bool:
+        """Whether a quantity depends on what was learned: it is neither a time nor what is sent, or it is
+        counted until a quality is reached."""
+        clocks = self.frame.loc[self.frame["quantity"] == check.quantity, "clock"]
+        is_until = any(words in check.quantity for words in UNTIL)
+        return is_until or not (clocks.iloc[0] or check.quantity.startswith(tuple(SENT)))
+
+    def _two_guesses(self, claim: Claim) -> str:
+        """Two compared rows that have learned nothing; empty where there are none."""
+        for check in claim.checks:
+            are_two = check.lesser is not None and {*check.rows} <= {*self.guesses}
+            if are_two and self._is_of_quality(check):
+                return " and ".join(self.names(check.rows))
         return ""
 
     def _never(self, check: Check) -> str:
