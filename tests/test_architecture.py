@@ -295,7 +295,7 @@ def test_torch_is_loaded_by_the_public_names_alone() -> None:
     """In a fresh interpreter: transitively, and every file, which the reading of imports cannot see."""
     program = """
         import importlib, pkgutil, sys
-        import dgc_repro, dgc_repro.compare, dgc_repro.paper, dgc_repro.results
+        import dgc_repro, dgc_repro.compare.command, dgc_repro.paper, dgc_repro.results
         for module in pkgutil.walk_packages(dgc_repro.paper.__path__, "dgc_repro.paper."):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)

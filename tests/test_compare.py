@@ -22,8 +22,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from dgc_repro import compare
 from dgc_repro import names as names_of_keys
+from dgc_repro.compare import command as compare
+from dgc_repro.compare import figures
+from dgc_repro.compare.tasks import judged_sweep
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import composed
@@ -600,7 +602,7 @@ def test_a_setting_that_trains_another_way_is_named() -> None:
 
 def test_a_sweep_is_judged_against_its_only_dense_training() -> None:
     def judged(*runs: Run) -> bool:
-        return bool(compare.judged_sweep(compare.compared(runs)))
+        return bool(judged_sweep(compare.compared(runs)))
 
     topk, uniform = a_run("TopK"), a_run("Uniform")
     assert judged(a_run(), topk)
@@ -705,7 +707,7 @@ def test_every_line_is_named_and_drawn_and_nothing_is_cut_off_or_overlaps(
         for seed in range(2)
     ]
     (task,) = compare.compared(runs)
-    looks = compare._looks(task).values()
+    looks = figures._looks(task).values()
     assert len({(look.colour, look.marker, look.face) for look in looks}) == count
     figure = compare.figure([task], x)
     with matplotlib.rc_context({"font.family": "DejaVu Sans"}):

@@ -20,8 +20,10 @@ import pytest
 import yaml
 
 import dgc_repro
-from dgc_repro import compare, files
+from dgc_repro import files
 from dgc_repro.checksums import sealed, sealed_summary
+from dgc_repro.compare import command as compare
+from dgc_repro.compare.tasks import judged_sweep
 from dgc_repro.errors import LONG_MESSAGE, UserError, shown
 from dgc_repro.paper import records
 from dgc_repro.paper.records import read_run
@@ -192,7 +194,7 @@ def test_every_key_of_a_config_may_have_a_value_of_another_type(
     ]
     (judged,) = compare.judged_against(tasks, *references)
     compare.show_judged([judged], compare.console())
-    compare.judged_sweep(tasks)
+    judged_sweep(tasks)
 
 
 def test_compare_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ COMMANDS = {
         "Make the runs and the page of a paper's table or figure.",
         of_a_run=True, help="dgc_repro.launch.reproduce_help:show",
     ),
-    "compare": Command("dgc_repro.compare:main", "Compare your own runs: tables and a figure."),
+    "compare": Command("dgc_repro.compare.command:main", "Compare your own runs: tables and a figure."),
     "recommend": Command(
         "dgc_repro.predict.recommend:recommend", "Recommend a setting for a model on a network."
     ),

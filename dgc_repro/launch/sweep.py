@@ -270,15 +270,15 @@ def finish() -> None:
 def _show(folders: Sequence[Path]) -> None:
     """The table of these runs."""
     if folders:
-        from dgc_repro import compare  # imports pandas, scipy and matplotlib
+        from dgc_repro.compare import command, tasks  # they import pandas, scipy and matplotlib
 
         runs = [read_run(folder) for folder in dict.fromkeys(folders)]
-        tasks, console = compare.compared(runs), compare.console()
-        judged = compare.judged_sweep(tasks)
-        compare.show(tasks, console)
-        compare.show_judged(judged, console)
+        found, console = tasks.compared(runs), command.console()
+        judged = tasks.judged_sweep(found)
+        command.show(found, console)
+        command.show_judged(judged, console)
         where = os.path.relpath(folders[0].parent)
-        more = " --paper" * any(compare.is_of_paper(run) for run in runs)
+        more = " --paper" * any(tasks.is_of_paper(run) for run in runs)
         more += " --against dense" * bool(judged)
         print(f"python -m dgc_repro compare {where}{more} draws them", flush=True)
         if line := sync_line([Path(os.path.relpath(folder)) for folder in folders]):

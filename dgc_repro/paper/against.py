@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import paired, tradeoff
@@ -82,6 +83,28 @@ class Against:
             more = self.judged.more_seeds(line)
             words = (shown.word, shown.family, f">{MOST_MORE}" if more is None else str(more))
         return (line, str(shown.n), less, shown.cost, shown.interval, *words)
+
+    @property
+    def numbers(self) -> pd.DataFrame:
+        """The rows as numbers: a line, most bytes first. The ends of an interval are empty without one."""
+        own = {line: one for line, one in self.judged.shown.items() if line not in self.unpaired}
+        return pd.DataFrame(
+            [
+                {
+                    "settings": line,
+                    "reference": self.reference,
+                    "margin": self.workload.margin,
+                    "n": one.n,
+                    "times_fewer_bytes": self.less.get(line),
+                    "cost": one.mean,
+                    "low": one.low if one.has_interval else None,
+                    "high": one.high if one.has_interval else None,
+                    "class": "" if line == self.reference else one.word,
+                    "in_family": one.family,
+                }
+                for line, one in own.items()
+            ]
+        )
 
     @property
     def points(self) -> dict[str, tradeoff.Point]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,12 +66,14 @@ def _frame(rows: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
 def is_guess(summary: Mapping[str, Any]) -> bool:
     """Whether the test quality of a finished run is no better than a uniform guess among the classes or
     tokens. False where the summary does not say."""
-    classes, accuracy = summary.get("classes"), summary.get("test/accuracy_percent")
-    if not classes or accuracy is None:
+    names = ("classes", "test/accuracy_percent", "test/perplexity")
+    known = {name: summary.get(name) for name in names}
+    classes, accuracy, perplexity = (
+        value if isinstance(value, int | float) else math.nan for value in known.values()
+    )
+    if not classes > 0:
         return False
-    if (perplexity := summary.get("test/perplexity")) is not None:
-        return bool(perplexity >= classes)
-    return bool(accuracy <= 100 / classes)
+    return bool(accuracy <= 100 / classes if math.isnan(perplexity) else perplexity >= classes)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import yaml
 from tiny_run import TINY, configured
 
 import dgc_repro
-from dgc_repro import compare
 from dgc_repro.checksums import Damaged, entry_in
+from dgc_repro.compare import command as compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch import ranks
 from dgc_repro.launch import run as running

@@ -87,5 +87,7 @@ def test_a_run_that_failed_to_learn_ends_with_a_warning(
 
 def test_a_loss_that_grows_is_divergence() -> None:
     guess = {"classes": 10, "test/accuracy_percent": 10.0}
-    assert "train/loss grew from 2.4 to 3; lower optimizer.lr" in str(warning(guess, [2.4, 2.5, 3.0]))
+    assert "train/loss grew from 2.4 to 3; lower optimizer.lr" in str(
+        warning(guess, [2.4, 2.5, 3.0])
+    )
     assert "diverged" not in str(warning(guess, [2.4]))
