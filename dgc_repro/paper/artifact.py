@@ -123,7 +123,7 @@ class Artifact:
                 ``payload``, ``wire``, `LESS`) is added for trained runs
     tables      columns by title of the section; a column may be the name of a quantity alone. `Rows`: a table
                 with other rows. A function of `Shown` makes the table, or none. No columns: the section has
-                a text alone. Default: all quantities
+                a text alone. Default: n and all quantities
     printed     a printed table whose columns are quantities, or numbers by row and quantity, which stand
                 beside the measured ones
     figures     by file name, made with `drawing`. Default: the test quality by epoch
@@ -194,7 +194,8 @@ class Artifact:
         if isinstance(known, Printed):
             known = known.numbers
         sent = (Column("payload", "payload", amount), Column("times less", LESS))
-        tables = self.tables or {"Rows": (*self.quantities, *sent)}
+        count = frames.seeds(next(iter(self.quantities), "payload"))
+        tables = self.tables or {"Rows": (count, *self.quantities, *sent)}
         parts = [self._section(title, of, shown, labels, known) for title, of in tables.items()]
         head = self.head or (lambda shown: facts.departures(shown.runs, scale) if is_title else [])
         figures = self.figures
