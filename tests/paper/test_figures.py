@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from published_results import each_page
 
-from dgc_repro.paper import panels, plot, pool
+from dgc_repro.paper import panels, plot
 from dgc_repro.paper.page import PAGE_FILE, Drawing, Page, markdown
-from dgc_repro.paper.publish import artifacts_in, page_of
+from dgc_repro.paper.publish import page_of
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-PAGES = [
-    folder for file in sorted(RESULTS.rglob(pool.RUNS_FILE)) for folder in artifacts_in(file.parent)
-]
 LEAST_POINTS = 9.0
 ROW_ID = re.compile(r"[a-z0-9]_[A-Za-z0-9]|\b[a-z]\w*\.[a-z]")
 """Names of rows and of config keys: ``topk_0.01``, ``low.dense``."""
@@ -75,7 +72,7 @@ def require_fit_for_a_talk(figure: Figure) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_a_published_figure_is_fit_for_a_talk(folder: Path) -> None:
     page = page_of(folder)
     for name, described in page.figures.items():
@@ -84,7 +81,7 @@ def test_a_published_figure_is_fit_for_a_talk(folder: Path) -> None:
         require_fit_for_a_talk(figure)
 
 
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_each_figure_of_a_published_page_has_words_and_a_caption_under_it(folder: Path) -> None:
     text = (folder / PAGE_FILE).read_text("utf-8")
     found = IMAGE.findall(text)
@@ -95,7 +92,7 @@ def test_each_figure_of_a_published_page_has_words_and_a_caption_under_it(folder
         assert "educed scale: " in caption or "aper scale" in caption
 
 
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_no_table_of_a_published_page_calls_a_row_by_its_id(folder: Path) -> None:
     text = (folder / PAGE_FILE).read_text("utf-8")
     sections = [part for part in text.split("\n## ") if not part.startswith(NOT_OF_ROWS)]
