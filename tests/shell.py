@@ -12,13 +12,16 @@ TIMEOUT_S = 200  # of one command: a busy machine starts Python ten times slower
 
 
 def run(
-    *command: str, cwd: Path | None = None, **environment: str
+    *command: str, cwd: Path | None = None, path: Path | str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with more environment variables than this process has."""
+    """Run a command to its end. ``path``: PYTHONPATH, this process's where it is None."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
     return subprocess.run(
         command,
         cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -26,13 +29,13 @@ def run(
     )
 
 
-def succeed(*command: str, cwd: Path | None = None, **environment: str) -> str:
+def succeed(*command: str, cwd: Path | None = None, path: Path | str | None = None) -> str:
     """Return the output of a command that must succeed."""
-    done = run(*command, cwd=cwd, **environment)
+    done = run(*command, cwd=cwd, path=path)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def program(code: str, cwd: Path | None = None, **environment: str) -> str:
+def program(code: str, cwd: Path | None = None) -> str:
     """Return the output of a Python program that must succeed."""
-    return succeed(sys.executable, "-c", textwrap.dedent(code), cwd=cwd, **environment)
+    return succeed(sys.executable, "-c", textwrap.dedent(code), cwd=cwd)

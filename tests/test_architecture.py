@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shell import program
 
 PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
 
@@ -293,7 +292,7 @@ def test_an_import_that_keeps_the_layers_passes(inside: str, source: str) -> Non
 
 def test_torch_is_loaded_by_the_public_names_alone() -> None:
     """In a fresh interpreter: transitively, and every file, which the reading of imports cannot see."""
-    program = """
+    program("""
         import importlib, pkgutil, sys
         import dgc_repro, dgc_repro.compare, dgc_repro.paper, dgc_repro.results
         for module in pkgutil.walk_packages(dgc_repro.paper.__path__, "dgc_repro.paper."):
@@ -312,16 +311,7 @@ def test_torch_is_loaded_by_the_public_names_alone() -> None:
             found = getattr(dgc_repro, name)
             assert name in ("__version__", "DionSteps") or found.__name__ == name
         from dgc_repro import *
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=PACKAGE.parent,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    """)
 
 
 def test_type_checkers_and_getattr_see_the_same_public_names() -> None:

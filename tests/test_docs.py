@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import re
 import shlex
@@ -15,12 +16,13 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import shell
 import yaml
 from hydra import compose
+from shell import TIMEOUT_S
 
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import composing, conf_dir
@@ -32,7 +34,7 @@ OWN_LOOP = REPOSITORY / "docs" / "own-loop.md"
 FSDP = REPOSITORY / "docs" / "fsdp.md"
 ADDING = REPOSITORY / "docs" / "adding-a-compressor.md"
 README = REPOSITORY / "README.md"
-TIMEOUT_S = 200  # of one command: each starts up to four processes that import torch
+TESTS = REPOSITORY / "tests"
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S + 20)
 TINY = [
     *("launch=simulated", "train.epochs=1", "dataset.train_size=128", "dataset.validation=50"),
@@ -58,28 +60,17 @@ def transcripts(page: Path) -> list[tuple[str, str]]:
     ]
 
 
-def run(
-    arguments: list[str], folder: Path, more: Mapping[str, str] | None = None
-) -> tuple[int, str, str]:
-    """Python with these arguments in a folder: exit code, stdout, stderr."""
-    path = os.pathsep.join([str(REPOSITORY), *(more or {}).values()])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def run(arguments: list[str], folder: Path, *more: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments in a folder; ``more``: folders of modules."""
+    path = os.pathsep.join(map(str, (REPOSITORY, *more)))
+    return shell.run(sys.executable, *arguments, cwd=folder, path=path)
 
 
-def output(arguments: list[str], folder: Path, more: Mapping[str, str] | None = None) -> str:
-    """What a command that succeeds prints."""
-    code, printed, complaints = run(arguments, folder, more)
-    assert code == 0, printed + complaints
-    return printed
+def output(arguments: list[str], folder: Path) -> str:
+    """Return what a command that succeeds prints."""
+    done = run(arguments, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 # docs/own-loop.md, docs/fsdp.md
@@ -120,38 +111,44 @@ def test_the_policy_of_the_own_loop_page_steps_down_when_told_of_the_epoch(tmp_p
 # docs/adding-a-compressor.md
 
 
+def saved(folder: Path, files: dict[str, str]) -> Path:
+    """A user's folder with these files."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
-    """A user's folder with the page's three files."""
+    """The page's three files of a compressor."""
     method, _, check, *_ = blocks(ADDING, "python")
     overlay, *_ = blocks(ADDING, "yaml")
-    (tmp_path / "my_conf" / "compressor").mkdir(parents=True)
-    (tmp_path / "topblocks.py").write_text(method, encoding="utf-8")
-    (tmp_path / "check_topblocks.py").write_text(check, encoding="utf-8")
-    (tmp_path / "my_conf" / "compressor" / "topblocks.yaml").write_text(overlay, encoding="utf-8")
-    return tmp_path
-
-
-LAWS = {"laws": str(REPOSITORY / "tests"), "checks": str(REPOSITORY / "tests" / "compressor")}
+    files = {"topblocks.py": method, "check_topblocks.py": check}
+    return saved(tmp_path, files | {"my_conf/compressor/topblocks.yaml": overlay})
 
 
 def check_of_the_page(folder: Path, *options: str) -> tuple[int, str]:
     """Exit code and output of the page's command that plays the laws."""
     words = shlex.split(transcripts(ADDING)[0][0])
     start = words.index("python") + 1
-    code, printed, complaints = run([*words[start:], *options], folder, LAWS)
-    assert complaints == ""
-    return code, printed
+    done = run([*words[start:], *options], folder, TESTS, TESTS / "compressor")
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def num_laws(folder: Path, *options: str) -> int:
+    """How many tests of the laws pass; none may fail."""
+    code, printed = check_of_the_page(folder, *options)
+    assert code == 0, printed
+    assert "SKIPPED" not in printed  # each test is about the page's settings
+    (passed,) = re.findall(r"(\d+) passed", printed)
+    return int(passed)
 
 
 @pytest.mark.slow
 def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
-    code, printed = check_of_the_page(own_folder, "-rs")
-    assert code == 0, printed
-    assert "SKIPPED" not in printed  # each test is about the page's settings
-    passed = re.search(r"(\d+) passed", printed)
-    assert passed
-    assert int(passed[1]) >= 13  # 7 laws, most with 2 settings, each in 3 worlds
+    assert num_laws(own_folder, "-rs") >= 13  # 7 laws, most with 2 settings, each in 3 worlds
 
 
 @pytest.mark.slow
@@ -174,11 +171,7 @@ law_settings.SETTINGS = (
     text = head.replace("topblocks import TopBlocks", "meansigns import MeanSigns")
     text = "\n".join([text, formula, settings, tail])
     (tmp_path / "check_topblocks.py").write_text(text, encoding="utf-8")
-    code, printed = check_of_the_page(tmp_path)
-    assert code == 0, printed
-    passed = re.search(r"(\d+) passed", printed)
-    assert passed
-    assert int(passed[1]) >= 12  # all laws but contraction
+    assert num_laws(tmp_path) >= 12  # all laws but contraction
 
 
 @pytest.mark.slow
@@ -192,8 +185,7 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     text = method.read_text(encoding="utf-8").replace("ragged = True", "ragged = False")
     method.write_text(re.sub(r"return select\.at\(.*", f"return {choice}", text), encoding="utf-8")
     check.write_text(check.read_text(encoding="utf-8").replace(ragged, fixed), encoding="utf-8")
-    code, printed = check_of_the_page(own_folder)
-    assert code == 0, printed
+    assert num_laws(own_folder)
 
 
 @pytest.mark.slow
@@ -235,15 +227,64 @@ def test_the_check_of_the_page_finds_a_compressor_that_breaks_a_law(
     assert says in printed
 
 
+@pytest.fixture
+def policy_folder(tmp_path: Path) -> Path:
+    """The page's files of policies, which come after the compressor."""
+    policy, check, half = blocks(ADDING, "python")[-3:]
+    *_, overlay = blocks(ADDING, "yaml")
+    files = {"backoff.py": policy, "check_backoff.py": check, "half.py": half}
+    return saved(tmp_path, files | {"my_conf/policy/backoff.yaml": overlay})
+
+
+def trained_twice(folder: Path, first: int, *more: str) -> Path:
+    """The one run folder of two commands of the page: a component by its class name, and by its overlay."""
+    commands = [command.removeprefix("python ") for command, _ in transcripts(ADDING)]
+    new, again = (
+        output([*command.split(), *TINY, *more], folder) for command in commands[first : first + 2]
+    )
+    assert "already done" not in new
+    assert "already done" in again
+    assert new.splitlines()[-1] == again.splitlines()[-1]
+    return folder / new.splitlines()[-1].removeprefix("run folder: ")
+
+
 @pytest.mark.slow
 def test_the_compressor_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
     own_folder: Path,
 ) -> None:
-    commands = [c.removeprefix("python ") for c, _ in transcripts(ADDING)[1:3]]
-    first, second = (output([*command.split(), *TINY], own_folder) for command in commands)
-    assert "already done" not in first
-    assert "already done" in second
-    assert first.splitlines()[-1] == second.splitlines()[-1]  # run folder: ...
+    trained_twice(own_folder, 1)
+
+
+@pytest.mark.slow
+def test_the_check_of_the_pages_policy_prints_what_it_says(policy_folder: Path) -> None:
+    command, printed = transcripts(ADDING)[5]
+    assert output([command.removeprefix("python ")], policy_folder) == printed
+
+
+@pytest.mark.slow
+def test_the_policy_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
+    policy_folder: Path,
+) -> None:
+    folder = trained_twice(policy_folder, 6, "train.epochs=2")
+    with (folder / "policy.csv").open(encoding="utf-8") as file:
+        rows = [(row["epoch"], row["label"]) for row in csv.DictReader(file)]
+    assert rows == [("1", "density=0.01"), ("2", "density=0.01")]
+
+
+@pytest.mark.slow
+def test_the_policy_that_looks_at_the_gradient_writes_each_decision_down(
+    policy_folder: Path,
+) -> None:
+    command = transcripts(ADDING)[8][0].removeprefix("python ")
+    folder = output([*command.split(), *TINY], policy_folder).splitlines()[-1]
+    path = policy_folder / folder.removeprefix("run folder: ") / "decisions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines
+    for number, line in enumerate(lines, 1):
+        assert line["decision"] == number
+        assert line["decision/rung"] in (1, 2)
+        assert 0 <= line["decision/gain"] <= 1
+        assert (line["decision/gain"] >= 0.5) or line["decision/rung"] == 1
 
 
 @pytest.mark.slow

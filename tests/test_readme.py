@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from shell import program
+from test_docs import blocks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = REPOSITORY / "README.md"
@@ -24,12 +24,6 @@ loader = [(torch.randn(8, 600), torch.randint(10, (8,))) for _ in range(2)]
 print(sorted(checkpoint["exchange"]))
 """
 """What the README's lines are put into."""
-
-
-def block(language: str) -> str:
-    """The README's only block of a language."""
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```", README.read_text("utf-8"), re.M | re.S)
-    return str(code)
 
 
 def test_the_first_screen_has_the_figure_and_one_table_of_five_to_seven_rows() -> None:
@@ -51,14 +45,9 @@ def test_the_readme_is_read_in_minutes() -> None:
 
 
 @pytest.mark.slow
-def test_the_lines_of_the_readme_train_a_model(tmp_path: Path) -> None:
-    script = tmp_path / "loop.py"
-    script.write_text(LOOP.format(code=block("python")), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "'ledger'" in done.stdout
+def test_the_lines_of_the_readme_train_a_model() -> None:
+    (code,) = blocks(README, "python")
+    assert "'ledger'" in program(LOOP.format(code=code))
 
 
 def test_the_readme_says_how_table_1_was_trained() -> None:
