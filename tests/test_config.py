@@ -84,7 +84,6 @@ EXPERIMENTS = [
 ]
 READ_TEXT = {"gravac/table3_lstm", *(f"lecture/batch_size_{m}" for m in ("lstm", "transformer"))}
 """Experiments whose data set stands in the lines of their artifacts."""
-WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 TRAINED = [name for name, node in ARTIFACTS.items() if not {"study", "measure"} & set(node)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, DRIVE, Joined, Rest}
 """Components that no YAML names: a policy's field and values make them, exchange.aggregation, exchange.unit,
@@ -186,15 +185,6 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
     config = configured(override, *needs.get(override, []))
     validate(config)
     make_sink(config)
-
-
-@pytest.mark.parametrize("name", [*WRAPPERS, "ladder"])
-def test_a_wrapper_builds(name: str) -> None:
-    ladder = ["policy.field=bits", "policy.values=[8,4]"] if name == "ladder" else []
-    adam = ("optimizer=adam", "optimizer.freeze_steps=100")
-    optimizer = adam if name == "onebit_adam" else ("optimizer.momentum=0",)
-    given = ("compressor=uniform", f"wrap=[{name}]", *optimizer)
-    validate(configured(*given, *ladder))
 
 
 @pytest.mark.parametrize("experiment", everyday(EXPERIMENTS, *EXPERIMENTS[::3]))

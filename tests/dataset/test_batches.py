@@ -20,7 +20,6 @@ from dgc_repro.dataset.batches import (
     steps_per_epoch,
 )
 from dgc_repro.dataset.images import Images, Splits
-from dgc_repro.errors import UserError
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.settings import TrainSettings
 
@@ -54,14 +53,6 @@ def test_a_resumed_epoch_goes_on_with_the_same_batches() -> None:
     assert len(rest) == len(whole) - 7
     assert all(torch.equal(a, b) for a, b in zip(whole[7:], rest, strict=True))
     assert list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3, start_step=len(whole))) == []
-
-
-def test_more_workers_than_one_step_has_samples_is_one_line_that_names_the_key() -> None:
-    with pytest.raises(UserError) as caught:
-        epoch_batches(100, 32, 4, 0, 0, 0)
-    assert str(caught.value).startswith("launch.workers: 4 workers x 32 images")
-    assert "128 training images for one step, there are 100" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("n", "world"), [(10, 3), (7, 2), (12, 4), (2, 5), (360, 7)])
