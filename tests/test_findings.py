@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from published_results import REPOSITORY, RESULTS
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import findings, pool
@@ -24,8 +25,6 @@ from dgc_repro.paper.benchmark.classes import Shown, Word
 from dgc_repro.paper.benchmark.workloads import Workload
 from dgc_repro.paper.findings import Effect, Setting
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-RESULTS = REPOSITORY / "results"
 TEMPLATE = Path(findings.__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 

@@ -47,14 +47,6 @@ def test_ranks_make_equally_many_full_batches_and_share_no_sample(
     assert set(seen) <= set(range(n))
 
 
-def test_a_resumed_epoch_goes_on_with_the_same_batches() -> None:
-    whole = list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3))
-    rest = list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3, start_step=7))
-    assert len(rest) == len(whole) - 7
-    assert all(torch.equal(a, b) for a, b in zip(whole[7:], rest, strict=True))
-    assert list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3, start_step=len(whole))) == []
-
-
 @pytest.mark.parametrize(("n", "world"), [(10, 3), (7, 2), (12, 4), (2, 5), (360, 7)])
 def test_every_sample_is_evaluated_exactly_once(n: int, world: int) -> None:
     shards = [eval_shard(n, world, rank) for rank in range(world)]

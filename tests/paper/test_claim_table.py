@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from published_results import RESULTS
 
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.paper import index
 from dgc_repro.paper.verdict import WORDS
-
-RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def test_every_published_claim_is_there_with_its_verdict() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from published_results import RESULTS
 from rich.console import Console
 from synthetic import ROWS, require_golden, words, write_run
 
@@ -18,8 +19,6 @@ from dgc_repro.paper.dynamic import table1
 from dgc_repro.paper.page import OtherScale, Page, markdown, show
 from dgc_repro.paper.publish import other_scales, page_of
 from dgc_repro.paper.records import Run, read_run
-
-RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def made(folder: Path) -> list[Run]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from published_results import REPOSITORY, RESULTS
 
 from dgc_repro.paper import pool
 from dgc_repro.paper.benchmark.equivalent import is_shortened
@@ -15,8 +15,8 @@ from dgc_repro.paper.benchmark.tuning import recorded
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES
 from dgc_repro.paper.records import Run
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmark" / "small"
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+POOL = RESULTS / "benchmark" / "small"
+DOCS = REPOSITORY / "docs"
 RECIPES = ("low", "air", "gpt", "char_lstm")
 """The first edition's workloads have rates of their own by family, which the page lists."""
 NAMES = {
@@ -33,7 +33,7 @@ SENTENCE = re.compile(
 def published() -> dict[str, dict[str, list[Run]]]:
     """The runs of each workload by setting."""
     found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in pool.read(RESULTS):
+    for run in pool.read(POOL):
         is_whole = TUNES not in run.method and not is_shortened(run)
         if run.model in RECIPES and run.method and is_whole:
             found[run.model][run.method].append(run)
