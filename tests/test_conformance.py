@@ -45,15 +45,12 @@ def test_every_row_agrees_with_the_recorded_answers(row: str) -> None:
     assert PUBLISHED[row]["agrees"] == "True"
 
 
-def test_there_are_twenty_methods() -> None:
-    assert len({case.method for case in CASES.values()}) >= 20
-
-
 def test_the_readme_has_the_number_of_methods() -> None:
     page = (conformance.RESULTS / "README.md").read_text(encoding="utf-8")
     ((methods, own),) = re.findall(r"for (\d+) methods: (\d+) against", page)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert f"[{methods} of them](results/conformance/README.md)" in readme
+    assert int(methods) >= 20
     assert f"{own} with the authors' own" in readme
 
 

@@ -125,10 +125,16 @@ def test_a_title_of_any_length_is_one_line_inside_the_canvas() -> None:
     assert drawn.get_window_extent().x1 <= figure.bbox.x1
 
 
-@pytest.mark.parametrize("letters", [5, 40, 70, 400])
-def test_a_legend_stays_inside_the_canvas_whatever_its_names(letters: int) -> None:
-    labels = [f"{'row ' * (letters // 4)}{place}" for place in range(5)]
-    require_fit_for_a_talk(a_figure("A figure", ["n = 3"], labels))
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [*((("row " * n), 5) for n in (1, 10, 17, 100)), ("x", 20), ("W" * 300, 2), ("long" * 70, 2)],
+    ids=["short", "words", "more words", "many words", "twenty", "wide letters", "a long word"],
+)
+def test_a_legend_stays_inside_the_canvas_whatever_its_names(name: str, count: int) -> None:
+    figure = a_figure("A figure", ["n = 3"], [f"{name}{place}" for place in range(count)])
+    require_fit_for_a_talk(figure)
+    assert figure.axes[0].bbox.height > 50
+    assert len(figure.legends[0].get_texts()) == count
 
 
 def test_a_caption_of_a_strangers_record_is_plain_text() -> None:
