@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
 from dgc_repro.paper import pool
 from dgc_repro.paper.publish import artifacts_in
+from dgc_repro.paper.records import Run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "results"
@@ -20,4 +22,11 @@ def name_of(folder: Path) -> str:
     return "-".join(folder.parts[-3:])
 
 
+@functools.lru_cache(maxsize=2)
+def runs_in_pool(place: Path) -> tuple[Run, ...]:
+    """Return the runs of a pool, read once; tests must not change them."""
+    return tuple(pool.read(place))
+
+
+BENCHMARK = RESULTS / "benchmark" / "small"
 each_page = pytest.mark.parametrize("folder", PAGES, ids=name_of)

@@ -21,6 +21,7 @@ from matplotlib import cbook
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from published_results import BENCHMARK, runs_in_pool
 
 from dgc_repro import compare
 from dgc_repro import names as names_of_keys
@@ -32,7 +33,7 @@ from dgc_repro.paper.benchmark import methods
 from dgc_repro.paper.benchmark.equivalent import is_shortened
 from dgc_repro.paper.benchmark.workloads import TUNES, workloads
 from dgc_repro.paper.records import Run, read_run
-from dgc_repro.results import RESULTS, published_runs
+from dgc_repro.results import RESULTS
 
 FINISHED = read_run(Path(__file__).resolve().parent / "finished_run")
 NAN = float("nan")
@@ -358,7 +359,7 @@ def printed_at(width: int, runs: Sequence[Run], name: str = "dense") -> str:
 def test_the_published_runs_of_low_have_the_classes_and_intervals_of_the_page() -> None:
     runs = [
         run
-        for run in published_runs("benchmark/small")
+        for run in runs_in_pool(BENCHMARK)
         if run.model == "low" and TUNES not in run.method and not is_shortened(run)
     ]
     (task,) = compare.compared(runs)
@@ -709,7 +710,7 @@ def is_inside(figure: Figure) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("x", 20), ("W" * 300, 2), ("momentum correction, " * 15, 20), ("a_long_name_" * 20, 2)],
+    [("x", 20), ("W" * 300, 2), ("momentum correction, " * 8, 20), ("a_long_name_" * 20, 2)],
     ids=["short", "wide letters", "words", "a long word"],
 )
 def test_names_and_lists_stay_inside_the_canvas(name: str, count: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from published_results import PAGES, POOLS, RESULTS, name_of
+from published_results import PAGES, POOLS, RESULTS, name_of, runs_in_pool
 from tiny_run import configured
 
 from dgc_repro.launch.identity import config_hash, is_same_run, run_folder
@@ -181,20 +181,22 @@ def test_publishing_blanks_what_is_local_and_keeps_the_id(tmp_path: Path) -> Non
 
 # All pools, each read once
 
+Pool = tuple[Path, tuple[Run, ...]]
+
 
 @pytest.fixture(scope="module", params=POOLS, ids=lambda place: "-".join(place.parts[-2:]))
-def place_and_runs(request: pytest.FixtureRequest) -> tuple[Path, list[Run]]:
-    return request.param, pool.read(request.param)
+def place_and_runs(request: pytest.FixtureRequest) -> Pool:
+    return request.param, runs_in_pool(request.param)
 
 
-def test_every_run_is_named_by_an_artifact(place_and_runs: tuple[Path, list[Run]]) -> None:
+def test_every_run_is_named_by_an_artifact(place_and_runs: Pool) -> None:
     place, runs = place_and_runs
     pages = [entry.folder for entry in entries(RESULTS) if entry.folder.parent == place]
     assert {run.id for run in runs} == {name for folder in pages for name in run_ids(folder)}
 
 
 def test_every_record_names_a_commit_of_this_history_or_says_that_it_does_not(
-    place_and_runs: tuple[Path, list[Run]],
+    place_and_runs: Pool,
 ) -> None:
     if git("rev-parse --is-shallow-repository") != "false":
         pytest.skip("no whole git history here")
@@ -208,7 +210,7 @@ def test_every_record_names_a_commit_of_this_history_or_says_that_it_does_not(
 
 
 def test_no_record_has_a_path_of_the_machine_that_trained(
-    place_and_runs: tuple[Path, list[Run]],
+    place_and_runs: Pool,
 ) -> None:
     for run in place_and_runs[1]:
         texts = strings([run.config, run.environment, run.summary])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
-from published_results import RESULTS
+from published_results import BENCHMARK, RESULTS, runs_in_pool
 from synthetic import require_golden
 
 from dgc_repro.errors import UserError
@@ -20,7 +21,7 @@ from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.network.cost import Costs
-from dgc_repro.paper import frame, publish
+from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import methods, paired, profiles, recipes, speed, tradeoff
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import workloads
@@ -176,7 +177,7 @@ def test_a_setting_has_a_name_that_people_say(setting: str, name: str) -> None:
 
 
 def test_no_two_published_settings_have_one_name_and_none_shows_its_row() -> None:
-    runs = publish.published(RESULTS, "benchmark", "small").values()
+    runs = runs_in_pool(BENCHMARK)
     rows = {(run.model, run.method.partition("_lr")[0]) for run in runs if "." in run.row}
     named = [(workload, name_of(setting)) for workload, setting in rows]
     assert len(set(named)) == len(rows)
@@ -186,13 +187,10 @@ def test_no_two_published_settings_have_one_name_and_none_shows_its_row() -> Non
 @pytest.mark.parametrize("name", ["low", "air", "gpt", "char_lstm"])
 def test_dense_training_has_run_on_each_kind_of_processor(name: str) -> None:
     """Differences are taken within a kind, so runs on another kind would be lost."""
-    runs = publish.published(RESULTS, "benchmark", "small").values()
-    own = [run for run in runs if run.model == name and run.setting("scale.name") == "small"]
-    kinds = {run.processor for run in own}
-    counts = {
-        kind: sum(run.method == "dense" and run.processor == kind for run in own) for kind in kinds
-    }
-    assert all(count >= 3 for count in counts.values()), counts
+    own = [run for run in runs_in_pool(BENCHMARK) if run.model == name and run.scale == "small"]
+    dense = Counter(run.processor for run in own if run.method == "dense")
+    assert {run.processor for run in own} == dense.keys()
+    assert min(dense.values()) >= 3, dense
 
 
 def test_a_modelled_step_is_its_parts() -> None:

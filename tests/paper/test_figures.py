@@ -116,7 +116,7 @@ def test_facts_that_do_not_fit_their_line_are_left_out_from_the_end() -> None:
 
 
 def test_a_title_of_any_length_is_one_line_inside_the_canvas() -> None:
-    figure = a_figure(40 * "words of a $title$ ", ["n = 3"], ["a"])
+    figure = a_figure(15 * "words of a $title$ ", ["n = 3"], ["a"])
     title, facts = figure.get_suptitle().splitlines()
     assert title.endswith(" ...")
     assert facts == "n = 3"

@@ -25,7 +25,7 @@ from dgc_repro.files import MOST_VALUES
 from dgc_repro.paper import parquet, pool, publish, records
 
 PLACE = RESULTS / "dynamic" / "quick"
-MUTATIONS, SEED = 400, 41
+MUTATIONS, SEED = 200, 41
 SUMS = pool.SUMS_FILE
 
 

@@ -124,19 +124,17 @@ def test_publishing_again_adds_runs_and_drops_those_that_no_page_names(tmp_path:
 
 
 def test_a_failed_publication_leaves_everything_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table1: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = runs_in(tmp_path / "runs", range(1))
-    folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
-    before = contents(folder.parent)
+    before = contents(table1.parent)
 
     def fail(*_: object) -> None:
         raise UserError("broken")
 
     monkeypatch.setattr(table1_module, "page", fail)
     with pytest.raises(UserError, match="broken"):
-        publish(runs[:2], "dynamic", "table1", "quick", tmp_path / "results")
-    assert contents(folder.parent) == before
+        publish(pool.read(table1.parent)[:2], "dynamic", "table1", "quick", table1.parents[2])
+    assert contents(table1.parent) == before
 
 
 @pytest.mark.parametrize(
@@ -179,18 +177,18 @@ def test_the_command_rebuilds_without_torch(table1: Path, tmp_path: Path) -> Non
 
 
 def test_one_broken_artifact_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table1: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = runs_in(tmp_path / "runs", range(1))
-    for scale in ("quick", "small"):
-        own = [replace(run, config=run.config | {"scale": scale}) for run in runs]
-        publish(own, "dynamic", "table1", scale, Path("results"))
-    (tmp_path / "results/dynamic/quick/runs.parquet").write_text("{")
+    for scale in ("another", "quick"):
+        shutil.copytree(table1.parent, f"results/dynamic/{scale}")
+    Path("results/dynamic/another/runs.parquet").write_text("{")
     assert main([]) == 2
-    said = capsys.readouterr()
-    assert "results/dynamic/quick" in said.err
-    assert (tmp_path / "reproduced/published/dynamic/small/table1/table.md").is_file()
+    assert "results/dynamic/another" in capsys.readouterr().err
+    assert Path("reproduced/published/dynamic/quick/table1/table.md").is_file()
 
 
 def test_the_overview_lists_the_papers_before_the_benchmark(table1: Path, tmp_path: Path) -> None:

@@ -7,15 +7,13 @@ import re
 from collections import defaultdict
 
 import pytest
-from published_results import REPOSITORY, RESULTS
+from published_results import BENCHMARK, REPOSITORY, runs_in_pool
 
-from dgc_repro.paper import pool
 from dgc_repro.paper.benchmark.equivalent import is_shortened
 from dgc_repro.paper.benchmark.tuning import recorded
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES
 from dgc_repro.paper.records import Run
 
-POOL = RESULTS / "benchmark" / "small"
 DOCS = REPOSITORY / "docs"
 RECIPES = ("low", "air", "gpt", "char_lstm")
 """The first edition's workloads have rates of their own by family, which the page lists."""
@@ -33,7 +31,7 @@ SENTENCE = re.compile(
 def published() -> dict[str, dict[str, list[Run]]]:
     """The runs of each workload by setting."""
     found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in pool.read(POOL):
+    for run in runs_in_pool(BENCHMARK):
         is_whole = TUNES not in run.method and not is_shortened(run)
         if run.model in RECIPES and run.method and is_whole:
             found[run.model][run.method].append(run)
