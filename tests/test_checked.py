@@ -18,7 +18,6 @@ from dgc_repro.checked import (
     Rule,
     Share,
     checked,
-    kind_of,
     one_of,
     refuse,
     within,
@@ -86,25 +85,6 @@ def test_what_does_not_fit_is_named(hint: Any, value: object, message: str) -> N
     with pytest.raises(ValueError, match=f"^setting: {re.escape(message)}") as caught:
         refuse(Part, {"setting": value})
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("hint", "value"),
-    [
-        (Count, 1),
-        (float, 0),
-        (Share, 1),
-        (Literal["mean", "sum"], "sum"),
-        (Count | None, None),
-        (Sequence[Count], ()),
-        (Sequence[Any], [None, "a", 3]),
-        (Mapping[str, Any], {"a": object()}),
-        (Compressor, Dense()),
-        ("an annotation that is none", 3),
-    ],
-)
-def test_what_fits_passes(hint: Any, value: object) -> None:
-    assert kind_of(hint).fits(value)
 
 
 @checked

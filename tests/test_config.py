@@ -210,16 +210,6 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert config["model"]["_target_"].endswith("LSTM")
 
 
-def test_lines_of_an_artifact_are_lists_in_lists_and_sweeps_below_what_they_begin_with() -> None:
-    sweeps = OmegaConf.create(
-        {"small": [["seed=1", "seed=2,3"], {"x=1": ["y=1,2"], "x=2": "y=3"}], "quick": "seed=4"}
-    )
-    small = [*([f"seed={n}"] for n in (1, 2, 3)), ["x=1", "y=1"], ["x=1", "y=2"], ["x=2", "y=3"]]
-    assert reproduction._lines(sweeps, "small") == small
-    assert reproduction._lines(sweeps, "quick") == [["seed=4"]]
-    assert reproduction._lines(sweeps["quick"], "paper") == [["seed=4"]]
-
-
 def test_a_scale_of_a_recipe_takes_its_sizes_from_the_yaml_files() -> None:
     config = configured("scale=air")
     assert scale_line(config) == "scale=air: dataset=cifar10, sizes of the YAML files"

@@ -9,28 +9,12 @@ from dgc_repro.dataset.batches import window_generator
 from dgc_repro.dataset.text import (
     IGNORED,
     eval_steps,
-    numbered,
     own_columns,
     text_steps,
     text_steps_per_epoch,
     text_windows,
-    vocabulary,
 )
 from dgc_repro.errors import UserError
-
-
-def test_the_vocabulary_is_ordered_by_frequency_then_alphabet_and_has_eos_and_unk() -> None:
-    numbers = vocabulary(["b", "a", "c", "c", "<eos>", "a"])
-    assert list(numbers) == ["a", "c", "<eos>", "b", "<unk>"]
-    assert list(numbers.values()) == [0, 1, 2, 3, 4]
-    assert list(vocabulary(["b", "a", "a"], least_often=2)) == ["a", "<eos>", "<unk>"]
-
-
-def test_a_word_without_a_number_is_unk() -> None:
-    numbers = vocabulary(["a", "b"])
-    assert numbered(["b", "never", "a"], numbers).tolist() == [
-        numbers["b"], numbers["<unk>"], numbers["a"]
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("world", "columns"), [(1, 1), (1, 3), (2, 2), (3, 2)])

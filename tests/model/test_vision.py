@@ -86,16 +86,6 @@ def test_the_imagenet_stem_and_bottleneck_stages_are_torchvisions_bit_for_bit() 
     assert_same_network(deep, torchvision.models.ResNet(Bottleneck, depths))
 
 
-@pytest.mark.parametrize(("stem", "width"), [("cifar", 8), ("imagenet", 1)])
-def test_the_four_stages_of_a_resnet18_have_1_2_4_and_8_times_the_width(
-    stem: str, width: int
-) -> None:
-    network = ResNet18(stem=stem, width=width).build(7)
-    channels = [network.get_submodule(f"layer{i}.1.conv2").weight.shape[0] for i in (1, 2, 3, 4)]
-    assert channels == [width, 2 * width, 4 * width, 8 * width]
-    assert network(torch.randn(IMAGES)).shape == (2, 7)
-
-
 def test_the_convolutions_of_a_slim_network_start_as_torchvision_starts_them() -> None:
     torch.manual_seed(0)
     network = ResNet18(width=32).build(10)
