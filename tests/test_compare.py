@@ -256,21 +256,14 @@ def test_each_data_set_and_each_metric_has_a_table_of_its_own() -> None:
     assert len(compare.figure(tasks, "payload_bytes").axes) == 2
 
 
-def test_two_runs_of_one_seed_are_no_two_seeds() -> None:
-    again = replace(a_run(quality=80.0), id="dense-s0-ffffffff")
-    assert lines(a_run(), again, a_run(seed=1)) == {
-        "Dense 0a1b2c3d": 1,
-        "Dense ffffffff": 1,
-        "Dense": 1,
-    }
-
-
-def test_repeats_of_one_folder_are_two_lines_and_copies_count_once(tmp_path: Path) -> None:
+def test_two_runs_of_one_seed_are_two_lines_and_copies_count_once(tmp_path: Path) -> None:
     again = a_run(quality=80.0)
+    other = replace(again, id="dense-s0-ffffffff")
+    found = lines(a_run(), other, a_run(seed=1))
+    assert found == {"Dense 0a1b2c3d": 1, "Dense ffffffff": 1, "Dense": 1}
     assert lines(a_run(), again) == {"Dense 0a1b2c3d": 1, "Dense 0a1b2c3d (2)": 1}
-    write(tmp_path, a_run())
-    write(tmp_path / "backup", a_run())
-    write(tmp_path, a_run(seed=1))
+    for place, run in (("", a_run()), ("backup", a_run()), ("", a_run(seed=1))):
+        write(tmp_path / place, run)
     compare.main([str(tmp_path)])
     assert list(pd.read_csv(tmp_path / "compare.csv")["line"]) == ["Dense"] * 2
 

@@ -164,7 +164,7 @@ def test_a_record_for_which_there_is_no_memory_is_left_out(
 
 
 @pytest.mark.usefixtures("good")
-@pytest.mark.parametrize("value", [5, -1.5, "x", [], [1, "a"], [[{}]], {}, {"a": {"b": []}}, None])
+@pytest.mark.parametrize("value", [-1.5, "x", [], [[{}]], {}, {"a": {"b": []}}, None])
 def test_every_key_of_a_config_may_have_a_value_of_another_type(value: Any) -> None:
     """A run for each key of a recorded config: it is compared, or left out; nothing ends in a traceback."""
     whole = yaml.safe_load((FINISHED / "config.yaml").read_text())

@@ -27,10 +27,6 @@ def test_every_published_claim_is_there_with_its_verdict() -> None:
     assert told == {key: ([word], max(1, lines)) for key, (word, lines) in wanted.items()}
     measured = found[found.measured.notna() & found.low.notna()]
     assert ((measured.low <= measured.measured) & (measured.measured <= measured.high)).all()
-
-
-def test_the_files_are_the_table() -> None:
-    found = dgc_repro.load_claims(RESULTS)
     pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / "claims.parquet"), found)
     lines = (RESULTS / "claims.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"] for line in lines] == found.text.tolist()
