@@ -93,20 +93,15 @@ def test_no_row_loses_the_others(checked: Selfcheck) -> None:
     assert "selfcheck.json to an issue" in printed
 
 
-def test_a_row_goes_on_after_a_case_that_failed(checked: Selfcheck) -> None:
-    code, report, _ = checked("good,aborts,differs,skips,good")
+def test_a_row_goes_on_after_a_case_that_failed_and_ends_after_many(checked: Selfcheck) -> None:
+    code, report, _ = checked("good,aborts,differs,skips,good", ",".join(["differs"] * 9))
     assert code == 1
-    (row,) = report["rows"]
-    assert [one["status"] for one in row["cases"]] == ["PASS", "FAIL", "FAIL", "SKIP", "PASS"]
-    assert row["detail"] == "2 of 5 cases; aborts: the process was killed by SIGABRT"
-    assert "a word of a case that passes" in row["log"]
-
-
-def test_a_row_ends_after_many_failures(checked: Selfcheck) -> None:
-    _, report, _ = checked(",".join(["differs"] * 9))
-    (row,) = report["rows"]
-    assert len(row["cases"]) == process.MOST_FAILURES
-    assert row["detail"].endswith("(the row ended after 5 failures)")
+    mixed, many = report["rows"]
+    assert [one["status"] for one in mixed["cases"]] == ["PASS", "FAIL", "FAIL", "SKIP", "PASS"]
+    assert mixed["detail"] == "2 of 5 cases; aborts: the process was killed by SIGABRT"
+    assert "a word of a case that passes" in mixed["log"]
+    assert len(many["cases"]) == process.MOST_FAILURES
+    assert many["detail"].endswith("(the row ended after 5 failures)")
 
 
 def test_a_hang_is_ended_and_its_log_has_the_line(
