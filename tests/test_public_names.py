@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,3 +103,9 @@ def test_the_pages_use_most_of_what_is_looked_for() -> None:
     code = "\n".join(blocks(REPOSITORY / "docs" / "getting-started.md", "py"))
     assert "load_runs" in set(read(code))
     assert ("dgc_repro.x", "") in set(imported("import dgc_repro.x"))
+
+
+@pytest.mark.parametrize("module", INTEGRATIONS)
+def test_an_integration_has_its_names(module: str) -> None:
+    pytest.importorskip(module.rpartition(".")[2])
+    assert all(hasattr(importlib.import_module(module), name) for name in INTEGRATIONS[module])

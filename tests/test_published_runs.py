@@ -22,7 +22,7 @@ from dgc_repro.launch.study import kind_of
 from dgc_repro.names import GONE, git, with_current_names
 from dgc_repro.paper import pool
 from dgc_repro.paper.index import entries
-from dgc_repro.paper.publish import run_ids
+from dgc_repro.paper.publish import artifact_of, run_ids
 from dgc_repro.paper.records import Run
 
 EVERY_DAY = (
@@ -189,10 +189,13 @@ def place_and_runs(request: pytest.FixtureRequest) -> Pool:
     return request.param, runs_in_pool(request.param)
 
 
-def test_every_run_is_named_by_an_artifact(place_and_runs: Pool) -> None:
+def test_every_run_is_named_by_an_artifact_and_every_artifact_has_a_module(
+    place_and_runs: Pool,
+) -> None:
     place, runs = place_and_runs
-    pages = [entry.folder for entry in entries(RESULTS) if entry.folder.parent == place]
-    assert {run.id for run in runs} == {name for folder in pages for name in run_ids(folder)}
+    own = [entry for entry in entries(RESULTS) if entry.folder.parent == place]
+    assert {run.id for run in runs} == {name for entry in own for name in run_ids(entry.folder)}
+    assert all(callable(artifact_of(entry.paper, entry.artifact).page) for entry in own)
 
 
 def test_every_record_names_a_commit_of_this_history_or_says_that_it_does_not(

@@ -191,12 +191,6 @@ def test_one_broken_artifact_does_not_stop_the_others(
     assert Path("reproduced/published/dynamic/quick/table1/table.md").is_file()
 
 
-def test_the_overview_lists_the_papers_before_the_benchmark(table1: Path, tmp_path: Path) -> None:
-    for paper in ("benchmark", "dynamic", "apaper"):
-        shutil.copytree(table1.parent, tmp_path / paper / "quick")
-    assert [e.paper for e in index.entries(tmp_path)] == ["apaper", "dynamic", "benchmark"]
-
-
 def test_runs_and_results_load_in_one_line(table1: Path, tmp_path: Path) -> None:
     runs_in(tmp_path / "runs", range(1))
     own = dgc_repro.load_runs(tmp_path / "runs")
