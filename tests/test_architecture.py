@@ -272,20 +272,6 @@ def test_an_import_that_breaks_a_layer_is_named_with_what_to_do_instead(
     assert sentence in found[0]
 
 
-@pytest.mark.parametrize(
-    ("inside", "source"),
-    [
-        ("compressor.topk", "from dgc_repro.exchange.world import World"),
-        ("compressor.topk", "from .base import Compressor\nimport math, numpy, torch.nn"),
-        ("launch.worker", "import hydra, torch.distributed\nfrom dgc_repro.train import loop"),
-        ("paper.frame", "from dgc_repro import __version__\nimport pandas"),
-        ("__init__", "def f():\n    from dgc_repro.exchange.door import attach"),
-    ],
-)
-def test_an_import_that_keeps_the_layers_passes(inside: str, source: str) -> None:
-    assert faults(source, inside) == []
-
-
 def test_torch_is_loaded_by_the_public_names_alone() -> None:
     """In a fresh interpreter: transitively, and every file, which the reading of imports cannot see."""
     program("""
