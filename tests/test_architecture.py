@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shell import program
 
 PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
 
@@ -253,16 +252,12 @@ def test_every_row_of_the_table_names_something_that_exists() -> None:
     [
         ("compressor.topk", "import torch.distributed as dist", "ask a World"),
         ("compressor.topk", "import torch\ntorch.distributed.barrier()", "topk.py:2"),
-        ("compressor.topk", "def f():\n    from dgc_repro.exchange import exchange", "topk.py:2"),
         ("compressor.topk", "from ..exchange import exchange", "a compressor asks"),
         ("compressor.topk", "import scipy", "torch and numpy only"),
-        ("exchange.door", "def f():\n    import yaml", "torch and numpy only"),
         ("kernel.signs", "import triton", "import kernel/gpu where"),
         ("policy.__init__", "from ..train import step", "observations"),
-        ("exchange.exchange", "from torch.distributed import all_reduce", "ask a World"),
         ("exchange.world", "from dgc_repro.compressor import topk", "lie below"),
         ("train.loop", "import wandb", "sink/wandb.py mirrors it"),
-        ("train.loop", "from hydra.utils import instantiate", "launch/ turn"),
         ("sink.jsonl", "import importlib\nimportlib.import_module('wandb')", "mirrors it"),
         ("paper.frame", "import torch", "a laptop rebuilds"),
         ("__init__", "def f():\n    import torch", "a laptop rebuilds"),
@@ -277,23 +272,9 @@ def test_an_import_that_breaks_a_layer_is_named_with_what_to_do_instead(
     assert sentence in found[0]
 
 
-@pytest.mark.parametrize(
-    ("inside", "source"),
-    [
-        ("compressor.topk", "from dgc_repro.exchange.world import World"),
-        ("compressor.topk", "from .base import Compressor\nimport math, numpy, torch.nn"),
-        ("launch.worker", "import hydra, torch.distributed\nfrom dgc_repro.train import loop"),
-        ("paper.frame", "from dgc_repro import __version__\nimport pandas"),
-        ("__init__", "def f():\n    from dgc_repro.exchange.door import attach"),
-    ],
-)
-def test_an_import_that_keeps_the_layers_passes(inside: str, source: str) -> None:
-    assert faults(source, inside) == []
-
-
 def test_torch_is_loaded_by_the_public_names_alone() -> None:
     """In a fresh interpreter: transitively, and every file, which the reading of imports cannot see."""
-    program = """
+    program("""
         import importlib, pkgutil, sys
         import dgc_repro, dgc_repro.compare.command, dgc_repro.paper, dgc_repro.results
         for module in pkgutil.walk_packages(dgc_repro.paper.__path__, "dgc_repro.paper."):
@@ -312,16 +293,7 @@ def test_torch_is_loaded_by_the_public_names_alone() -> None:
             found = getattr(dgc_repro, name)
             assert name in ("__version__", "DionSteps") or found.__name__ == name
         from dgc_repro import *
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=PACKAGE.parent,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    """)
 
 
 def test_type_checkers_and_getattr_see_the_same_public_names() -> None:

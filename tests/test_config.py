@@ -84,7 +84,6 @@ EXPERIMENTS = [
 ]
 READ_TEXT = {"gravac/table3_lstm", *(f"lecture/batch_size_{m}" for m in ("lstm", "transformer"))}
 """Experiments whose data set stands in the lines of their artifacts."""
-WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 TRAINED = [name for name, node in ARTIFACTS.items() if not {"study", "measure"} & set(node)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, DRIVE, Joined, Rest}
 """Components that no YAML names: a policy's field and values make them, exchange.aggregation, exchange.unit,
@@ -188,15 +187,6 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
     make_sink(config)
 
 
-@pytest.mark.parametrize("name", [*WRAPPERS, "ladder"])
-def test_a_wrapper_builds(name: str) -> None:
-    ladder = ["policy.field=bits", "policy.values=[8,4]"] if name == "ladder" else []
-    adam = ("optimizer=adam", "optimizer.freeze_steps=100")
-    optimizer = adam if name == "onebit_adam" else ("optimizer.momentum=0",)
-    given = ("compressor=uniform", f"wrap=[{name}]", *optimizer)
-    validate(configured(*given, *ladder))
-
-
 @pytest.mark.parametrize("experiment", everyday(EXPERIMENTS, *EXPERIMENTS[::3]))
 def test_an_experiment_composes_at_the_small_scale_of_its_family(experiment: str) -> None:
     stated = MEMBERS_OF_PAPERS[f"experiment/{experiment}"]
@@ -218,16 +208,6 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert (config["scale"]["name"], config["scale"]["family"]) == (name, "text")
             assert f"scale=text/{name}" in overrides
             assert config["model"]["_target_"].endswith("LSTM")
-
-
-def test_lines_of_an_artifact_are_lists_in_lists_and_sweeps_below_what_they_begin_with() -> None:
-    sweeps = OmegaConf.create(
-        {"small": [["seed=1", "seed=2,3"], {"x=1": ["y=1,2"], "x=2": "y=3"}], "quick": "seed=4"}
-    )
-    small = [*([f"seed={n}"] for n in (1, 2, 3)), ["x=1", "y=1"], ["x=1", "y=2"], ["x=2", "y=3"]]
-    assert reproduction._lines(sweeps, "small") == small
-    assert reproduction._lines(sweeps, "quick") == [["seed=4"]]
-    assert reproduction._lines(sweeps["quick"], "paper") == [["seed=4"]]
 
 
 def test_a_scale_of_a_recipe_takes_its_sizes_from_the_yaml_files() -> None:
@@ -264,7 +244,6 @@ def test_a_compressor_may_bring_its_policy_optimizer_settings_and_unit() -> None
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("compressor/*.yaml")))
 def test_a_compressor_brings_error_feedback_if_its_paper_uses_it(name: str) -> None:
     config = configured(f"compressor={name}")
-    assert configured(f"compressor={name}", "wrap=[]")["wrap"] == []
     method = component(config["compressor"], "compressor")
     assert getattr(method, "needs_feedback", False) == ("error_feedback" in config["wrap"])
 

@@ -20,14 +20,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPT = REPOSITORY / "scripts" / "conformance.py"
 sys.path.insert(0, str(SCRIPT.parent))
 import conformance  # noqa: E402
-from authors.case import CASES, World, difference, values  # noqa: E402
+from authors.case import CASES, World, difference  # noqa: E402
 
-VALUES = (
-    "0x1.6b1b720000000p-3",
-    "-0x1.ee3e020000000p+1",
-    "-0x1.35ec6e0000000p+0",
-    "-0x1.7cdd7e0000000p-3",
-)
 PUBLISHED = {line["row"]: line for line in conformance.table(conformance.RESULTS / "methods.csv")}
 
 
@@ -45,15 +39,12 @@ def test_every_row_agrees_with_the_recorded_answers(row: str) -> None:
     assert PUBLISHED[row]["agrees"] == "True"
 
 
-def test_there_are_twenty_methods() -> None:
-    assert len({case.method for case in CASES.values()}) >= 20
-
-
 def test_the_readme_has_the_number_of_methods() -> None:
     page = (conformance.RESULTS / "README.md").read_text(encoding="utf-8")
     ((methods, own),) = re.findall(r"for (\d+) methods: (\d+) against", page)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert f"[{methods} of them](results/conformance/README.md)" in readme
+    assert int(methods) >= 20
     assert f"{own} with the authors' own" in readme
 
 
@@ -90,13 +81,6 @@ def test_a_difference_is_of_the_largest_value_and_never_hides_a_nan() -> None:
     assert difference([here], [here]) == 0
     assert difference([here], [here * torch.nan]) == float("inf")
     assert difference([here], [here, here]) == float("inf")
-
-
-def test_given_values_are_the_same_everywhere() -> None:
-    assert values(3, 4).tolist() == [
-        float.fromhex(text) for text in VALUES
-    ]  # whole numbers and one division: no machine rounds otherwise
-    assert 0.8 < float(values(1, 20_000, spread=0).std()) < 1.2
 
 
 def test_workers_in_threads_gather_what_each_has() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import re
 import shlex
@@ -15,12 +16,14 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import shell
 import yaml
 from hydra import compose
+from shell import TIMEOUT_S
 
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import composing, conf_dir
@@ -32,7 +35,7 @@ OWN_LOOP = REPOSITORY / "docs" / "own-loop.md"
 FSDP = REPOSITORY / "docs" / "fsdp.md"
 ADDING = REPOSITORY / "docs" / "adding-a-compressor.md"
 README = REPOSITORY / "README.md"
-TIMEOUT_S = 200  # of one command: each starts up to four processes that import torch
+TESTS = REPOSITORY / "tests"
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S + 20)
 TINY = [
     *("launch=simulated", "train.epochs=1", "dataset.train_size=128", "dataset.validation=50"),
@@ -58,28 +61,17 @@ def transcripts(page: Path) -> list[tuple[str, str]]:
     ]
 
 
-def run(
-    arguments: list[str], folder: Path, more: Mapping[str, str] | None = None
-) -> tuple[int, str, str]:
-    """Python with these arguments in a folder: exit code, stdout, stderr."""
-    path = os.pathsep.join([str(REPOSITORY), *(more or {}).values()])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def run(arguments: list[str], folder: Path, *more: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments in a folder; ``more``: folders of modules."""
+    path = os.pathsep.join(map(str, (REPOSITORY, *more)))
+    return shell.run(sys.executable, *arguments, cwd=folder, path=path)
 
 
-def output(arguments: list[str], folder: Path, more: Mapping[str, str] | None = None) -> str:
-    """What a command that succeeds prints."""
-    code, printed, complaints = run(arguments, folder, more)
-    assert code == 0, printed + complaints
-    return printed
+def output(arguments: list[str], folder: Path) -> str:
+    """Return what a command that succeeds prints."""
+    done = run(arguments, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 # docs/own-loop.md, docs/fsdp.md
@@ -120,38 +112,44 @@ def test_the_policy_of_the_own_loop_page_steps_down_when_told_of_the_epoch(tmp_p
 # docs/adding-a-compressor.md
 
 
+def saved(folder: Path, files: dict[str, str]) -> Path:
+    """A user's folder with these files."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
-    """A user's folder with the page's three files."""
+    """The page's three files of a compressor."""
     method, _, check, *_ = blocks(ADDING, "python")
     overlay, *_ = blocks(ADDING, "yaml")
-    (tmp_path / "my_conf" / "compressor").mkdir(parents=True)
-    (tmp_path / "topblocks.py").write_text(method, encoding="utf-8")
-    (tmp_path / "check_topblocks.py").write_text(check, encoding="utf-8")
-    (tmp_path / "my_conf" / "compressor" / "topblocks.yaml").write_text(overlay, encoding="utf-8")
-    return tmp_path
-
-
-LAWS = {"laws": str(REPOSITORY / "tests"), "checks": str(REPOSITORY / "tests" / "compressor")}
+    files = {"topblocks.py": method, "check_topblocks.py": check}
+    return saved(tmp_path, files | {"my_conf/compressor/topblocks.yaml": overlay})
 
 
 def check_of_the_page(folder: Path, *options: str) -> tuple[int, str]:
     """Exit code and output of the page's command that plays the laws."""
     words = shlex.split(transcripts(ADDING)[0][0])
     start = words.index("python") + 1
-    code, printed, complaints = run([*words[start:], *options], folder, LAWS)
-    assert complaints == ""
-    return code, printed
+    done = run([*words[start:], *options], folder, TESTS, TESTS / "compressor")
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def num_laws(folder: Path, *options: str) -> int:
+    """How many tests of the laws pass; none may fail."""
+    code, printed = check_of_the_page(folder, *options)
+    assert code == 0, printed
+    assert "SKIPPED" not in printed  # each test is about the page's settings
+    (passed,) = re.findall(r"(\d+) passed", printed)
+    return int(passed)
 
 
 @pytest.mark.slow
 def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
-    code, printed = check_of_the_page(own_folder, "-rs")
-    assert code == 0, printed
-    assert "SKIPPED" not in printed  # each test is about the page's settings
-    passed = re.search(r"(\d+) passed", printed)
-    assert passed
-    assert int(passed[1]) >= 13  # 7 laws, most with 2 settings, each in 3 worlds
+    assert num_laws(own_folder, "-rs") >= 13  # 7 laws, most with 2 settings, each in 3 worlds
 
 
 @pytest.mark.slow
@@ -174,11 +172,7 @@ law_settings.SETTINGS = (
     text = head.replace("topblocks import TopBlocks", "meansigns import MeanSigns")
     text = "\n".join([text, formula, settings, tail])
     (tmp_path / "check_topblocks.py").write_text(text, encoding="utf-8")
-    code, printed = check_of_the_page(tmp_path)
-    assert code == 0, printed
-    passed = re.search(r"(\d+) passed", printed)
-    assert passed
-    assert int(passed[1]) >= 12  # all laws but contraction
+    assert num_laws(tmp_path) >= 12  # all laws but contraction
 
 
 @pytest.mark.slow
@@ -192,8 +186,7 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     text = method.read_text(encoding="utf-8").replace("ragged = True", "ragged = False")
     method.write_text(re.sub(r"return select\.at\(.*", f"return {choice}", text), encoding="utf-8")
     check.write_text(check.read_text(encoding="utf-8").replace(ragged, fixed), encoding="utf-8")
-    code, printed = check_of_the_page(own_folder)
-    assert code == 0, printed
+    assert num_laws(own_folder)
 
 
 @pytest.mark.slow
@@ -235,15 +228,64 @@ def test_the_check_of_the_page_finds_a_compressor_that_breaks_a_law(
     assert says in printed
 
 
+@pytest.fixture
+def policy_folder(tmp_path: Path) -> Path:
+    """The page's files of policies, which come after the compressor."""
+    policy, check, half = blocks(ADDING, "python")[-3:]
+    *_, overlay = blocks(ADDING, "yaml")
+    files = {"backoff.py": policy, "check_backoff.py": check, "half.py": half}
+    return saved(tmp_path, files | {"my_conf/policy/backoff.yaml": overlay})
+
+
+def trained_twice(folder: Path, first: int, *more: str) -> Path:
+    """The one run folder of two commands of the page: a component by its class name, and by its overlay."""
+    commands = [command.removeprefix("python ") for command, _ in transcripts(ADDING)]
+    new, again = (
+        output([*command.split(), *TINY, *more], folder) for command in commands[first : first + 2]
+    )
+    assert "already done" not in new
+    assert "already done" in again
+    assert new.splitlines()[-1] == again.splitlines()[-1]
+    return folder / new.splitlines()[-1].removeprefix("run folder: ")
+
+
 @pytest.mark.slow
 def test_the_compressor_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
     own_folder: Path,
 ) -> None:
-    commands = [c.removeprefix("python ") for c, _ in transcripts(ADDING)[1:3]]
-    first, second = (output([*command.split(), *TINY], own_folder) for command in commands)
-    assert "already done" not in first
-    assert "already done" in second
-    assert first.splitlines()[-1] == second.splitlines()[-1]  # run folder: ...
+    trained_twice(own_folder, 1)
+
+
+@pytest.mark.slow
+def test_the_check_of_the_pages_policy_prints_what_it_says(policy_folder: Path) -> None:
+    command, printed = transcripts(ADDING)[5]
+    assert output([command.removeprefix("python ")], policy_folder) == printed
+
+
+@pytest.mark.slow
+def test_the_policy_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
+    policy_folder: Path,
+) -> None:
+    folder = trained_twice(policy_folder, 6, "train.epochs=2")
+    with (folder / "policy.csv").open(encoding="utf-8") as file:
+        rows = [(row["epoch"], row["label"]) for row in csv.DictReader(file)]
+    assert rows == [("1", "density=0.01"), ("2", "density=0.01")]
+
+
+@pytest.mark.slow
+def test_the_policy_that_looks_at_the_gradient_writes_each_decision_down(
+    policy_folder: Path,
+) -> None:
+    command = transcripts(ADDING)[8][0].removeprefix("python ")
+    folder = output([*command.split(), *TINY], policy_folder).splitlines()[-1]
+    path = policy_folder / folder.removeprefix("run folder: ") / "decisions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines
+    for number, line in enumerate(lines, 1):
+        assert line["decision"] == number
+        assert line["decision/rung"] in (1, 2)
+        assert 0 <= line["decision/gain"] <= 1
+        assert (line["decision/gain"] >= 0.5) or line["decision/rung"] == 1
 
 
 @pytest.mark.slow
@@ -402,24 +444,75 @@ def expanded(command: str) -> list[list[str]]:
     return [list(job) for job in itertools.product(*choices)]
 
 
-def test_the_overrides_of_each_case_are_valid() -> None:
-    """The settings that docs/benchmark.md gives for a case."""
-    text = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
-    cases = re.findall(r"\| `(compressor=[^`]*)` \|$", text, re.MULTILINE)
-    assert len(cases) >= 4
-    with composing():
-        for overrides in cases:
-            validate(resolved(compose("config", overrides.split())))
+CASES = re.findall(
+    r"\| `(compressor=[^`]*)` \|$", (REPOSITORY / "docs/benchmark.md").read_text("utf-8"), re.M
+)
+"""Settings that the page gives for a case."""
 
 
-RUN_COMMANDS = commands(README)
-
-
-@pytest.mark.parametrize("command", RUN_COMMANDS)
-def test_the_runs_of_the_readme_are_valid(command: str) -> None:
+@pytest.mark.parametrize("command", [*commands(README), *CASES])
+def test_the_runs_of_the_pages_are_valid(command: str) -> None:
     """Composed and validated as the command line does it before it starts any rank."""
-    jobs = expanded(command)
+    assert len(CASES) >= 4
+    jobs = [command.split()] if command in CASES else expanded(command)
     assert ("--multirun" in command) == (len(jobs) > 1)
     with composing():
         for overrides in jobs:
             validate(resolved(compose("config", overrides)))
+
+
+# What the README says
+
+
+LOOP = """
+import torch, torch.distributed as dist, torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+model, checkpoint = DistributedDataParallel(nn.Linear(600, 10)), {{}}
+optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.cross_entropy
+loader = [(torch.randn(8, 600), torch.randint(10, (8,))) for _ in range(2)]
+{code}
+print(sorted(checkpoint["exchange"]))
+"""
+"""What the README's lines are put into."""
+
+
+def test_the_first_screen_has_the_figure_and_one_table_of_five_to_seven_rows() -> None:
+    head = README.read_text(encoding="utf-8").partition("\n## Install")[0]
+    (figure,) = re.findall(r"^!\[[^]]+\]\(([^)]+)\)$", head, re.MULTILINE)
+    assert (REPOSITORY / figure).is_file()
+    rows = [line for line in head.splitlines() if line.startswith("| ")]
+    assert rows[0].count("|") == 7
+    assert 5 <= len(rows) - 1 <= 7
+    results = (REPOSITORY / "results" / "README.md").read_text(encoding="utf-8")
+    assert [line for line in results.splitlines() if line.startswith("| ")][: len(rows)] == rows
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 170
+    prose = re.sub(r"```.*?```|<!--.*?-->|^\|.*$", "", text, flags=re.M | re.S)
+    assert len(prose.split()) < 700
+
+
+@pytest.mark.slow
+def test_the_lines_of_the_readme_train_a_model() -> None:
+    (code,) = blocks(README, "python")
+    assert "'ledger'" in shell.program(LOOP.format(code=code))
+
+
+def test_the_readme_says_how_table_1_was_trained() -> None:
+    """Seeds, and the payload of uncompressed training, of the table under "Reproduce a paper"."""
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    for scale, model, said in (
+        ("air", "Air, 0.375 M parameters", "a network of 0.37 M parameters trains for 8 epochs"),
+        ("medium", "18-layer ResNet, width 16", "an 18-layer ResNet of width 16 for 30 epochs"),
+    ):
+        folder = REPOSITORY / "results" / "dynamic" / scale
+        table = pd.read_csv(folder / "numbers.csv")
+        own = table[(table["artifact"] == "table1") & (table["quantity"] == "test accuracy")]
+        (seeds,) = re.findall(rf"here, `{scale}`, n = (\d+)", text)
+        assert set(own["n"]) == {int(seeds)}
+        assert model in (folder / "table1" / "table.md").read_text(encoding="utf-8")
+        assert said in text

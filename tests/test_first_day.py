@@ -10,6 +10,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from test_docs import blocks
+from test_wheel import built, pip
 
 sys.path.insert(0, str(Path(__file__).parent / "launch" / "slurm"))
 from cluster import cluster, missing
@@ -20,21 +22,17 @@ WHY_NOT = (
 )
 
 
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
+@pytest.fixture(scope="module")
+def page(repository: Path) -> Path:
+    return repository / "docs" / "getting-started.md"
 
 
 @pytest.fixture(scope="module")
-def page(repository: Path) -> str:
-    return (repository / "docs" / "getting-started.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def folder(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder with the files that the page has its reader save."""
     place = tmp_path_factory.mktemp("first_day")
     for name, text in re.findall(
-        r"Save (?:it|this) as `(\S+)`:\n\n```\w+\n(.*?)^```", page, re.M | re.S
+        r"Save (?:it|this) as `(\S+)`:\n\n```\w+\n(.*?)^```", page.read_text("utf-8"), re.M | re.S
     ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text, encoding="utf-8")
@@ -44,12 +42,9 @@ def folder(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The wheel and its commands before everything else."""
-    built, site = (tmp_path_factory.mktemp(name) for name in ("wheel", "site"))
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-    wheel = ("wheel", ".", "--no-deps", "--no-build-isolation", "--wheel-dir", str(built))
-    subprocess.run((*pip, *wheel), cwd=repository, check=True, timeout=TIMEOUT_S)
-    install = ("install", "--no-deps", "--no-index", "--target", str(site))
-    subprocess.run((*pip, *install, *map(str, built.glob("*.whl"))), check=True, timeout=TIMEOUT_S)
+    wheels, site = (tmp_path_factory.mktemp(name) for name in ("wheel", "site"))
+    wheel = built(repository, wheels)
+    pip("install", "--no-deps", "--no-index", "--target", str(site), str(wheel), cwd=site)
     path = f"{site / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return os.environ | {"PYTHONPATH": str(site), "PATH": path, "OMP_NUM_THREADS": "1"}
 
@@ -71,7 +66,7 @@ def shell(script: str, folder: Path, environment: dict[str, str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * TIMEOUT_S)
-def test_the_first_day(page: str, folder: Path, environment: dict[str, str]) -> None:
+def test_the_first_day(page: Path, folder: Path, environment: dict[str, str]) -> None:
     where = "import dgc_repro; print(dgc_repro.__file__)"
     assert "/site" in shell(f'python -c "{where}"', folder, environment)
     table, sweep, dashboard, cluster_run = blocks(page, "bash")
@@ -100,7 +95,7 @@ def test_the_first_day(page: str, folder: Path, environment: dict[str, str]) -> 
 @pytest.mark.timeout(3 * TIMEOUT_S)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
 def test_the_run_through_slurm(
-    page: str, folder: Path, environment: dict[str, str], tmp_path: Path
+    page: Path, folder: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     with cluster(tmp_path / "cluster") as place:
         said = shell(blocks(page, "bash")[-1], folder, environment | place)

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_docs import blocks
+from test_docs import PAGES, REPOSITORY, blocks
 
 import dgc_repro
 import dgc_repro.extend
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-PAGES = sorted({*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")})
 INTEGRATIONS = {
     "dgc_repro.integrations.accelerate": ["attach"],
     "dgc_repro.integrations.lightning": ["Compress"],

@@ -1,4 +1,5 @@
-"""Every published run is the run that its artifact composes today: `published=true` trains none again."""
+"""The published results: every run is the run that its artifact composes today (`published=true` trains none
+again), every record has a known commit and names no machine, and the files are few."""
 
 from __future__ import annotations
 
@@ -11,29 +12,25 @@ from typing import Any
 
 import pytest
 import yaml
+from published_results import PAGES, POOLS, RESULTS, name_of, runs_in_pool
 from tiny_run import configured
 
 from dgc_repro.launch.identity import config_hash, is_same_run, run_folder
 from dgc_repro.launch.reproduction import OPTIONAL_RUNS, runs_of
 from dgc_repro.launch.run import Job, published_run
 from dgc_repro.launch.study import kind_of
-from dgc_repro.names import GONE, with_current_names
+from dgc_repro.names import GONE, git, with_current_names
 from dgc_repro.paper import pool
-from dgc_repro.paper.publish import artifacts_in, run_ids
+from dgc_repro.paper.index import entries
+from dgc_repro.paper.publish import artifact_of, run_ids
+from dgc_repro.paper.records import Run
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
-POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
-PAGES = [folder for place in POOLS for folder in artifacts_in(place)]
 EVERY_DAY = (
     "dynamic-small-table1",
     "gravac-small-table3",
     "lecture-quick-allreduce",
     "lecture-quick-density",
 )
-
-
-def name_of(folder: Path) -> str:
-    return "-".join(folder.parts[-3:])
 
 
 def jobs_of(artifact: str, scale: str) -> list[Job]:
@@ -66,12 +63,6 @@ def test_an_artifact_finds_its_published_runs(
             if run := published_run({**config, "seed": seed}):
                 found.add(run.id)
     assert wanted - found == set()
-
-
-@pytest.mark.parametrize("place", POOLS, ids=lambda place: "-".join(place.parts[-2:]))
-def test_a_page_names_each_run_of_a_pool(place: Path) -> None:
-    ids = {run.id for run in pool.read(place)}
-    assert ids == {name for folder in artifacts_in(place) for name in run_ids(folder)}
 
 
 @pytest.mark.parametrize(
@@ -152,13 +143,6 @@ def test_a_run_of_published_settings_gets_the_published_id(
     assert published.name.rpartition("-")[2] != config_hash(config)
 
 
-def test_the_folder_of_the_data_is_no_part_of_a_run() -> None:
-    (config, *_), *_ = jobs_of("dynamic/table1", "small")
-    other = {**config, "dataset": {**config["dataset"], "root": "/elsewhere"}}
-    assert config_hash(other) == config_hash(config)
-    assert is_same_run(other, config)
-
-
 # What is published names no machine
 
 LOCAL = re.compile(r"(?:^|[\s\"'=(\[,:])(/(?!/)[A-Za-z][\w.-]*/[\w.-]+|~/\S+|[A-Z]:\\\w+)")
@@ -177,20 +161,6 @@ def strings(node: object) -> Iterator[str]:
         yield node
 
 
-def test_no_record_and_no_page_has_a_path_of_the_machine_that_trained() -> None:
-    found = []
-    for folder in sorted(file.parent for file in RESULTS.glob("*/*/runs.parquet")):
-        for run in pool.read(folder):
-            for text in strings([run.config, run.environment, run.summary]):
-                if LOCAL.search(text):
-                    found.append((folder.name, run.id, text))
-    for file in RESULTS.rglob("*"):
-        if file.suffix in (".md", ".csv", ".json"):
-            text = re.sub(r"\]\([^)]*\)|https?://\S+", "", file.read_text(encoding="utf-8"))
-            found += [(file.name, "", match[1]) for match in LOCAL.finditer(text)]
-    assert found == []
-
-
 def test_publishing_blanks_what_is_local_and_keeps_the_id(tmp_path: Path) -> None:
     (run, *_) = pool.read(RESULTS / "dynamic" / "quick")
     local = deepcopy(run.config)
@@ -207,3 +177,60 @@ def test_publishing_blanks_what_is_local_and_keeps_the_id(tmp_path: Path) -> Non
     ]
     assert is_same_run(written.config, local)
     assert config_hash(written.config) == config_hash(local)
+
+
+# All pools, each read once
+
+Pool = tuple[Path, tuple[Run, ...]]
+
+
+@pytest.fixture(scope="module", params=POOLS, ids=lambda place: "-".join(place.parts[-2:]))
+def place_and_runs(request: pytest.FixtureRequest) -> Pool:
+    return request.param, runs_in_pool(request.param)
+
+
+def test_every_run_is_named_by_an_artifact_and_every_artifact_has_a_module(
+    place_and_runs: Pool,
+) -> None:
+    place, runs = place_and_runs
+    own = [entry for entry in entries(RESULTS) if entry.folder.parent == place]
+    assert {run.id for run in runs} == {name for entry in own for name in run_ids(entry.folder)}
+    assert all(callable(artifact_of(entry.paper, entry.artifact).page) for entry in own)
+
+
+def test_every_record_names_a_commit_of_this_history_or_says_that_it_does_not(
+    place_and_runs: Pool,
+) -> None:
+    if git("rev-parse --is-shallow-repository") != "false":
+        pytest.skip("no whole git history here")
+    commits = {
+        stretch["commit"]
+        for run in place_and_runs[1]
+        for stretch in (run.environment, *run.environment.get("before", ()))
+        if stretch.get("commit_in_history", True)
+    }
+    assert commits <= set(git("rev-list HEAD").split())
+
+
+def test_no_record_has_a_path_of_the_machine_that_trained(
+    place_and_runs: Pool,
+) -> None:
+    for run in place_and_runs[1]:
+        texts = strings([run.config, run.environment, run.summary])
+        assert [text for text in texts if LOCAL.search(text)] == [], run.id
+
+
+def test_no_page_has_a_path_of_the_machine_that_trained() -> None:
+    found = []
+    for file in RESULTS.rglob("*"):
+        if file.suffix in (".md", ".csv", ".json"):
+            text = re.sub(r"\]\([^)]*\)|https?://\S+", "", file.read_text(encoding="utf-8"))
+            found += [(file.name, match[1]) for match in LOCAL.finditer(text)]
+    assert found == []
+
+
+def test_results_are_few_and_small() -> None:
+    files = [RESULTS.parent / name for name in git("ls-files --full-name :/results").splitlines()]
+    there = [path for path in files if path.is_file()]
+    assert len(there) <= 200
+    assert sum(path.stat().st_size for path in there) < 16e6

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from shell import program
 
 import dgc_repro
 from dgc_repro import files
@@ -41,6 +40,15 @@ HUGE = int("9" * 400)
 def folder(name: str) -> Path:
     """A finished run below ``runs``."""
     return Path(shutil.copytree(FINISHED, Path("runs") / name))
+
+
+@pytest.fixture
+def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run in the working folder; figures, which take seconds, are not drawn."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "figure", lambda *_: None)
+    monkeypatch.setattr(compare.plot, "save", lambda *_: None)
+    return folder("good")
 
 
 def config_with(**changes: Any) -> Callable[[Path], None]:
@@ -126,20 +134,11 @@ BAD = {
 }  # fmt: skip
 
 
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure takes seconds, and its names are those of the table."""
-    monkeypatch.setattr(compare, "figure", lambda *_: None)
-    monkeypatch.setattr(compare.plot, "save", lambda *_: None)
-
-
+@pytest.mark.usefixtures("good")
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_run_is_left_out_by_name_and_the_others_are_compared(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    without_figures(monkeypatch)
-    folder("good")
+    name: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     BAD[name](folder(name))
     compare.main(["runs", "--paper"])
     out, err = capsys.readouterr()
@@ -156,26 +155,21 @@ def test_a_bad_run_is_left_out_by_name_and_the_others_are_compared(
 
 
 def test_a_record_for_which_there_is_no_memory_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pd, "DataFrame", no_memory)
-    runs, skipped = records.read_runs([folder("good")])
+    runs, skipped = records.read_runs([good])
     assert runs == []
     assert "MemoryError" in skipped[0]
 
 
-@pytest.mark.parametrize("value", [5, -1.5, "x", [], [1, "a"], [[{}]], {}, {"a": {"b": []}}, None])
-def test_every_key_of_a_config_may_have_a_value_of_another_type(
-    value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("good")
+@pytest.mark.parametrize("value", [-1.5, "x", [], [[{}]], {}, {"a": {"b": []}}, None])
+def test_every_key_of_a_config_may_have_a_value_of_another_type(value: Any) -> None:
     """A run for each key of a recorded config: it is compared, or left out; nothing ends in a traceback."""
-    monkeypatch.chdir(tmp_path)
-    without_figures(monkeypatch)
-    folder("good")
     whole = yaml.safe_load((FINISHED / "config.yaml").read_text())
     keys = [(key,) for key in whole]
     keys += [(key, name) for key, node in whole.items() if isinstance(node, dict) for name in node]
@@ -210,64 +204,50 @@ def test_compare_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.Monk
         assert not (Path("runs") / name).is_symlink()
 
 
-def test_a_linked_run_folder_is_not_found_below_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder("good")
-    (tmp_path / "elsewhere").mkdir()
+@pytest.mark.usefixtures("good")
+def test_a_linked_run_folder_is_not_found_below_another(tmp_path: Path) -> None:
     shutil.copytree(FINISHED, "elsewhere/own")
     (tmp_path / "runs/link").symlink_to(tmp_path / "elsewhere/own")
     assert list(dgc_repro.load_runs("runs").runs["run"]) == ["good"]
 
 
-def test_the_checksums_of_a_run_follow_no_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = folder("good")
-    path = run / "summary.json"
+def test_the_checksums_of_a_run_follow_no_link(good: Path) -> None:
+    path = good / "summary.json"
     path.write_bytes(sealed_summary(path, json.loads(path.read_text())))
-    read_run(run)
-    outside = Path(shutil.move(run / "metrics.jsonl", "outside.jsonl"))
-    (run / "metrics.jsonl").symlink_to(outside.absolute())
+    read_run(good)
+    outside = Path(shutil.move(good / "metrics.jsonl", "outside.jsonl"))
+    (good / "metrics.jsonl").symlink_to(outside.absolute())
     with pytest.raises(UserError, match=r"metrics.jsonl: is a symbolic link"):
-        read_run(run)
+        read_run(good)
 
 
 def test_packed_data_has_a_bound(tmp_path: Path) -> None:
     """A gzip file that unpacks to 600 MiB is read up to the bound of 64 MiB."""
-    code = f"""
-import gzip, resource
-from pathlib import Path
-from dgc_repro.errors import UserError
-from dgc_repro.files import MIB, unpacked
-path = Path({str(tmp_path)!r}, "images.gz")
-with gzip.open(path, "wb", compresslevel=1) as file:
-    for _ in range(600):
-        file.write(bytes(MIB))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    unpacked(path, 64 * MIB)
-except UserError as error:
-    assert "more than" in str(error)
-else:
-    raise SystemExit("was read")
-assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    program(f"""
+        import gzip, resource
+        from pathlib import Path
+        from dgc_repro.errors import UserError
+        from dgc_repro.files import MIB, unpacked
+        path = Path({str(tmp_path)!r}, "images.gz")
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for _ in range(600):
+                file.write(bytes(MIB))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            unpacked(path, 64 * MIB)
+        except UserError as error:
+            assert "more than" in str(error)
+        else:
+            raise SystemExit("was read")
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+    """)
 
 
 def test_a_listed_file_is_not_read_beyond_its_size_or_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hole of 3 GiB had been hashed in 11 seconds before its size was compared."""
-    monkeypatch.chdir(tmp_path)
-    run = folder("good")
-    path, trace = run / "summary.json", run / "policy.csv"
+    path, trace = good / "summary.json", good / "policy.csv"
     trace.write_text("epoch\n1\n")
     summary = json.loads(path.read_text())
     path.write_bytes(sealed_summary(path, summary))
@@ -281,12 +261,12 @@ def test_a_listed_file_is_not_read_beyond_its_size_or_the_bound(
 
     monkeypatch.setattr(hashlib, "file_digest", counted)
     with pytest.raises(UserError, match=r"policy.csv is damaged"):
-        read_run(run)
+        read_run(good)
     honest = json.loads(path.read_text())["files"]
     listed = honest | {trace.name: [3 * 2**30, "0" * 64]}
     path.write_bytes(sealed(summary | {"files": listed}))
     with pytest.raises(UserError, match=r"policy.csv is damaged"):
-        read_run(run)
+        read_run(good)
     assert max(hashed) < 2**20
 
 
@@ -333,36 +313,23 @@ def test_looking_at_values_takes_time_in_proportion() -> None:
         refuse_odd([deep])
 
 
-def test_a_file_that_is_replaced_is_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_a_file_is_written_and_read_through_no_link(is_dangling: bool, tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
-    target.write_text("mine")
-    link.symlink_to(target)
-    for write in (
-        lambda: files.replace(link, b"new"),
-        lambda: files.begun(link).close(),
-    ):
+    if not is_dangling:
+        target.write_text("mine")
+    for write in (lambda: files.replace(link, b"new"), lambda: files.begun(link).close()):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
         write()
         assert not link.is_symlink()
-        assert target.read_text() == "mine"
     link.unlink()
     link.symlink_to(target)
-    with pytest.raises(UserError, match="is a symbolic link"):
-        files.appended(link)
-    with pytest.raises(UserError, match="is a symbolic link"):
-        files.content(link)
+    for read in (files.appended, files.content):
+        with pytest.raises(UserError, match="is a symbolic link"):
+            read(link)
     files.remove(link)
-    assert target.read_text() == "mine"
-
-
-def test_a_dangling_link_makes_no_file(tmp_path: Path) -> None:
-    link, nowhere = tmp_path / "link", tmp_path / "nowhere"
-    link.symlink_to(nowhere)
-    with pytest.raises(UserError, match="is a symbolic link"):
-        files.appended(link)
-    files.begun(link).close()
-    assert not nowhere.exists()
+    assert (target.read_text() if target.exists() else None) == (None if is_dangling else "mine")
 
 
 @pytest.mark.parametrize("text", ["a: &x [1]\nb: *x\n", "&a [*a]", BOMB, "[" * 65, "{a: " * 500])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import email
 import importlib.metadata
 import json
-import os
 import re
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -19,13 +17,13 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from shell import run, succeed
 from tiny_run import TEXT, TINY
 
 import dgc_repro
 from dgc_repro.errors import REPRO_LIBRARIES
 from dgc_repro.launch.environment import torchvision_version
 
-TIMEOUT_S = 200  # a busy machine starts Python ten times slower than an idle one
 MOST_BYTES = 8 * 2**20  # of the wheel, four fifths of which are results
 slow = pytest.mark.slow
 FRAMEWORKS = ("accelerate", "lightning", "transformers")
@@ -35,26 +33,6 @@ OPTIONAL = (
 )
 LATE = ("torchvision", "sklearn")
 """Needed by some models and data sets, and imported there."""
-
-
-def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A command to its end. ``path``: PYTHONPATH."""
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(path or ""), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
-def succeed(*command: str, cwd: Path, path: Path | None = None) -> str:
-    """The output of a command that must succeed. ``path``: PYTHONPATH."""
-    done = run(*command, cwd=cwd, path=path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def pip(*arguments: str, cwd: Path) -> None:
@@ -268,24 +246,24 @@ def test_torch_and_numpy_are_enough_for_compressors_hooks_and_fsdp(
 ) -> None:
     program = Path(__file__).with_name("bare_loop.py")
     launch = ("-m", "torch.distributed.run", "--nproc_per_node=2", str(program))
-    names = set(succeed(str(bare), *launch, cwd=tmp_path).split())
+    names = set(succeed(str(bare), *launch, cwd=tmp_path, path="").split())
     assert names == {n for n, of in dgc_repro._PUBLIC.items() if of.startswith("compressor.")}
 
 
 @slow
 def test_without_the_extra_the_command_line_is_one_line(bare: Path, tmp_path: Path) -> None:
     command = (str(bare), "-m", "dgc_repro")
-    version = succeed(*command, "--version", cwd=tmp_path)
+    version = succeed(*command, "--version", cwd=tmp_path, path="")
     assert version == f"dgc_repro {dgc_repro.__version__}\n"
     for arguments in ((), ("reproduce", "dynamic/table1"), ("recommend", "--help")):
-        done = run(*command, *arguments, cwd=tmp_path)
+        done = run(*command, *arguments, cwd=tmp_path, path="")
         assert (done.returncode, done.stdout) == (2, "")
         assert re.fullmatch(
             r"error: the command line needs \w+, which is not installed; "
             r"pip install 'dgc_repro\[repro\]'\n",
             done.stderr,
         )
-    done = run(str(bare), "-m", "dgc_repro.paper", cwd=tmp_path)
+    done = run(str(bare), "-m", "dgc_repro.paper", cwd=tmp_path, path="")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"error: python -m dgc_repro\.paper needs \w+, which .*\n", done.stderr)
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 from parquet files the tests write, from a download they serve, and for real."""
+"""CIFAR-10 and CIFAR-100 from parquet files the tests write, from a download they serve, and for real."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import io
 import pickle
+import re
 import tarfile
 import threading
 import time
@@ -24,11 +25,9 @@ from PIL import Image
 
 from dgc_repro.dataset import cifar
 from dgc_repro.dataset.cifar10 import MEAN, STD, Cifar10
+from dgc_repro.dataset.cifar100 import KIND, Cifar100
 from dgc_repro.dataset.images import Splits, channel_statistics, permutation
 from dgc_repro.errors import UserError
-
-CHECKOUT = Path(__file__).parents[2]
-CONF = CHECKOUT / "conf" / "dataset" / "cifar10.yaml"
 
 
 def pixels_of(count: int, seed: int) -> np.ndarray:
@@ -161,51 +160,58 @@ def test_what_is_missing_is_named_with_both_ways_to_the_data(tmp_path: Path) -> 
         assert f"has no {part}-*.parquet beside the others" in complaint(small(tmp_path / part))
 
 
-@pytest.mark.parametrize("kept", [0, 200])
-def test_a_truncated_parquet_is_named_in_one_line(tmp_path: Path, kept: int) -> None:
+def png(pixels: np.ndarray) -> bytes:
+    return encode(pixels, "PNG")
+
+
+def half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+GOOD = png(pixels_of(1, 0)[0])
+SMALL = png(np.zeros((28, 30, 3), np.uint8))
+JPEG = encode(pixels_of(1, 0)[0], "JPEG")
+BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda file: file.write_bytes(b""), "cannot be read as parquet .*truncated"),
+    "truncated": (
+        lambda file: file.write_bytes(file.read_bytes()[:200]),
+        "cannot be read as parquet .*truncated",
+    ),
+    "no images": (
+        lambda file: write(file, [GOOD], [0], img="other"),
+        r"must have the columns img .*other \(",
+    ),
+    "no labels": (
+        lambda file: write(file, [GOOD], [0], label="other"),
+        r"must have the columns img .*other \(",
+    ),
+    "images in words": (
+        lambda file: pq.write_table(pa.table({"img": ["a", "b"], "label": [0, 1]}), file),
+        r"must have .* found img \(string\), label \(int64\)",
+    ),
+    "half a PNG": (
+        lambda file: write(file, [GOOD, half(GOOD)], [0, 0]),
+        "row 1: the image does not decode",
+    ),
+    "no JPEG": (lambda file: write(file, [JPEG, b"x" * 99], [0, 0]), "row 1: the image does not"),
+    "another size": (
+        lambda file: write(file, [GOOD, SMALL], [0, 1]),
+        "row 1: the image is 30x28, expected 32x32",
+    ),
+    "a label of 10": (
+        lambda file: write(file, [GOOD] * 3, [0, 9, 10]),
+        r"row 2: label 10 is not in 0\.\.9",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_is_not_whole_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     write_set(tmp_path)
-    file = tmp_path / "train-00000-of-00001.parquet"
-    file.write_bytes(file.read_bytes()[:kept])
-    message = complaint(small(tmp_path))
-    assert message.startswith(f"dataset.root: {file} cannot be read as parquet")
-    assert "truncated" in message
-
-
-def test_wrong_columns_and_types_are_listed(tmp_path: Path) -> None:
-    write_set(tmp_path)
-    train, test = (tmp_path / f"{part}-00000-of-00001.parquet" for part in ("train", "test"))
-    encoded = [encode(p, "PNG") for p in pixels_of(3, 0)]
-    for column in ("img", "label"):
-        write(train, encoded, [0, 1, 2], **{column: "other"})
-        message = complaint(small(tmp_path))
-        assert message.startswith(f"dataset.root: {train} must have the columns img")
-        assert "other (" in message
-    write_set(tmp_path)
-    pq.write_table(pa.table({"img": ["a", "b"], "label": [0, 1]}), test)
-    assert "found img (string), label (int64)" in complaint(small(tmp_path))
-
-
-@pytest.mark.parametrize(("kind", "damage"), [("PNG", "cut"), ("JPEG", "garbage")])
-def test_an_image_that_does_not_decode_is_named_by_file_and_row(
-    tmp_path: Path, kind: str, damage: str
-) -> None:
-    write_set(tmp_path, kind)
-    encoded = [encode(p, kind) for p in pixels_of(6, 0)]
-    encoded[4] = encoded[4][: len(encoded[4]) // 2] if damage == "cut" else b"x" * 99
     file = tmp_path / "test-00000-of-00001.parquet"
-    write(file, encoded, [0] * 6)
-    message = complaint(small(tmp_path))
-    assert message.startswith(f"dataset.root: {file} row 4: the image does not decode")
-
-
-def test_another_image_size_and_a_label_out_of_range_are_named_by_row(tmp_path: Path) -> None:
-    write_set(tmp_path)
-    file = tmp_path / "test-00000-of-00001.parquet"
-    good = encode(pixels_of(1, 0)[0], "PNG")
-    write(file, [good, encode(np.zeros((28, 30, 3), np.uint8), "PNG")], [0, 1])
-    assert f"{file} row 1: the image is 30x28, expected 32x32" in complaint(small(tmp_path))
-    write(file, [good, good, good], [0, 9, 10])
-    assert f"{file} row 2: label 10 is not in 0..9" in complaint(small(tmp_path))
+    damage, says = BAD_FILES[name]
+    damage(file)
+    assert re.match(f"dataset.root: {re.escape(str(file))} {says}", complaint(small(tmp_path)))
 
 
 @pytest.fixture
@@ -330,3 +336,30 @@ def test_the_real_data_has_50000_and_10000_images_with_the_published_statistics(
     # 0.9 % (0.002) off the standard deviation. ImageNet's statistics are up to 0.04 and 0.04 off.
     assert mean == pytest.approx(MEAN, abs=0.006)
     assert std == pytest.approx(STD, abs=0.006)
+
+
+# CIFAR-100 differs in its labels
+
+
+@pytest.fixture
+def hundred(tmp_path: Path) -> Path:
+    """Files as the hub's: two columns of labels, fine and coarse."""
+    for part, count in (("train", 30), ("test", 12)):
+        images = [{"bytes": png(p), "path": f"{i}.png"} for i, p in enumerate(pixels_of(count, 0))]
+        fine = [(i * 7) % 99 + 1 for i in range(count)]
+        labels = {"fine_label": fine, "coarse_label": [f % 20 for f in fine]}
+        file = tmp_path / f"{part}-00000-of-00001.parquet"
+        pq.write_table(pa.table({"img": images, **labels}), file)
+    return tmp_path
+
+
+def test_cifar100_has_the_fine_labels_of_a_hundred_classes(hundred: Path) -> None:
+    splits = Cifar100(root=str(hundred), validation=5).load()
+    assert (splits.num_classes, splits.label) == (100, "cifar100")
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (25, 5, 12)
+    assert int(splits.test.labels.max()) > 20  # not the coarse ones
+    assert (splits.mean, splits.std) == (KIND.mean, KIND.std)
+
+
+def test_cifar100_is_not_taken_for_cifar10(hundred: Path) -> None:
+    assert "must have the columns img" in complaint(small(hundred))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from sklearn.datasets import load_digits
 
 from dgc_repro.dataset.batches import normalize
 from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.images import Images
-
-CONF = Path(__file__).parents[2] / "conf" / "dataset" / "digits.yaml"
 
 
 def rows(images: Images) -> list[bytes]:
@@ -36,7 +32,9 @@ def test_images_are_32x32x3_with_the_right_label_and_the_whole_range() -> None:
     assert images.images.shape == (1237, 3, 32, 32)
     assert (int(images.images.min()), int(images.images.max())) == (0, 255)
     assert torch.equal(images.images[:, 0], images.images[:, 2])
-    source = {d.astype("uint8").tobytes(): int(t) for d, t in zip(*_digits(), strict=True)}
+    digits = load_digits()
+    pairs = zip(digits.images, digits.target, strict=True)
+    source = {image.astype("uint8").tobytes(): int(label) for image, label in pairs}
     # The mean of the 4x4 middle pixels of a cell is not the 8x8 pixel (bilinear), so go the other
     # way: the nearest original has the same label for all but a few images.
     originals = torch.tensor([list(key) for key in source], dtype=torch.float32)
@@ -44,11 +42,6 @@ def test_images_are_32x32x3_with_the_right_label_and_the_whole_range() -> None:
     nearest = torch.cdist(small, originals).argmin(dim=1)
     labels = torch.tensor(list(source.values()))[nearest]
     assert int((labels == images.labels[:200]).sum()) >= 195
-
-
-def _digits() -> tuple[object, object]:
-    digits = load_digits()
-    return digits.images, digits.target
 
 
 def test_normalization_uses_the_training_parts_own_statistics() -> None:

@@ -56,22 +56,22 @@ def test_valid_as_train_holds_its_last_tenth_out_and_says_so(folder: Path) -> No
     assert unknown[0] == unknown[1], "v18 and v19 were never seen in training"
 
 
-def test_a_folder_without_the_training_file_says_what_else_there_is(folder: Path) -> None:
-    (folder / "ptb.train.txt").unlink()
-    with pytest.raises(UserError, match=r"^dataset\.root: .*no ptb\.train\.txt .*train_part=valid"):
-        Ptb(root=str(folder)).load()
-
-
-@pytest.mark.parametrize("part", ["valid", "test"])
-def test_a_folder_without_another_file_names_it(folder: Path, part: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "text", "says"),
+    [
+        ("train", None, r"has no ptb\.train\.txt .*train_part=valid"),
+        ("valid", None, r"has no ptb\.valid\.txt; put "),
+        ("test", None, r"has no ptb\.test\.txt; put "),
+        ("test", "\n\n", r"ptb\.test\.txt has no words"),
+    ],
+)
+def test_a_file_that_is_missing_or_empty_is_named(
+    folder: Path, part: str, text: str | None, says: str
+) -> None:
     (folder / f"ptb.{part}.txt").unlink()
-    with pytest.raises(UserError, match=rf"^dataset\.root: .* has no ptb\.{part}\.txt; put "):
-        Ptb(root=str(folder)).load()
-
-
-def test_a_file_without_words_is_named(folder: Path) -> None:
-    (folder / "ptb.test.txt").write_text("\n\n")
-    with pytest.raises(UserError, match=r"^dataset\.root: .*ptb\.test\.txt has no words"):
+    if text is not None:
+        (folder / f"ptb.{part}.txt").write_text(text)
+    with pytest.raises(UserError, match=rf"^dataset\.root: .*{says}"):
         Ptb(root=str(folder)).load()
 
 

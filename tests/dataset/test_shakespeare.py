@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,41 +55,32 @@ def test_an_epoch_of_windows_is_what_it_is_given_or_all_there_is_to_train_on(fol
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("data", "given", "says"),
     [
-        ({"validation": 125}, r"dataset\.validation: at most 124, .* got 125"),
-        ({"train_size": 107}, r"dataset\.train_size: at most 106, .* got 107"),
-        ({"test_size": 15}, r"dataset\.test_size: at most 14, .* got 15"),
+        (TEXT.encode(), {"validation": 125}, r"validation: at most 124, .* got 125"),
+        (TEXT.encode(), {"train_size": 107}, r"train_size: at most 106, .* got 107"),
+        (TEXT.encode(), {"test_size": 15}, r"test_size: at most 14, .* got 15"),
+        (None, {}, r"root: .* has no input\.txt; put "),
+        (None, {"root": "nowhere"}, r"root: .* has no input\.txt; put "),
+        (b"", {}, r"root: .*input\.txt has 0 characters, and three parts"),
+        (b"x" * 19, {"validation": 2}, r"root: .*input\.txt has 19 characters, and three parts"),
+        (b"caf\xe9 " * 100, {}, r"root: .*input\.txt cannot be read as text"),
     ],
 )
-def test_a_size_that_the_text_does_not_have_is_one_line(
-    folder: Path, given: dict[str, int], says: str
+def test_a_text_that_does_not_fit_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data: bytes | None,
+    given: dict[str, Any],
+    says: str,
 ) -> None:
-    with pytest.raises(UserError, match=f"^{says}") as caught:
-        settings(folder, **given).load()
+    monkeypatch.chdir(tmp_path)
+    if data is not None:
+        (tmp_path / "input.txt").write_bytes(data)
+    with pytest.raises(UserError, match=rf"^dataset\.{says}") as caught:
+        settings(tmp_path, **given).load()
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_the_file_is_an_error_and_not_a_download(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserError, match=r"^dataset\.root: .* has no input\.txt; put "):
-            settings(folder).load()
-    assert not (tmp_path / "nowhere").exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"", "has 0 characters, and three parts"),
-        (b"x" * 19, "has 19 characters, and three parts"),
-        (b"caf\xe9 " * 100, "cannot be read as text"),
-    ],
-)
-def test_a_file_that_is_no_text_is_one_line(tmp_path: Path, data: bytes, says: str) -> None:
-    (tmp_path / "input.txt").write_bytes(data)
-    with pytest.raises(UserError, match=rf"^dataset\.root: .*input\.txt {says}") as caught:
-        settings(tmp_path, validation=2).load()
-    assert "\n" not in str(caught.value)
+    assert not Path("nowhere").exists()
 
 
 def test_the_file_is_downloaded_once_and_not_kept_where_its_checksum_is_wrong(

@@ -1,4 +1,5 @@
-"""The GPT: nanoGPT's shape and size, against the formulas written out one position after the other."""
+"""The GPT, with nanoGPT's shape and size, against the formulas written out one position after the other; and
+the small transformer."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dgc_repro.model.gpt import GPT
+from dgc_repro.model.transformer import Transformer
 
 SMALL = GPT(width=12, layers=2, heads=3, context=10)
 WORDS = 7
@@ -69,17 +71,19 @@ def test_it_is_the_formulas(length: int) -> None:
     torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_later_token_changes_no_earlier_logits() -> None:
+@pytest.mark.parametrize("model", [GPT(), Transformer(width=16, layers=2, heads=2)])
+def test_a_later_token_changes_no_earlier_logits(model: GPT | Transformer) -> None:
     torch.manual_seed(0)
-    network = GPT().build(65)
+    network = model.build(65).eval()
     tokens = torch.randint(65, (2, 64))
-    before = network(tokens)[0]
+    before, carried = network(tokens)
+    assert (before.shape, carried) == ((2, 64, 65), ())
     for place in (0, 31, 63):
         changed = tokens.clone()
         changed[:, place] = (changed[:, place] + 1) % 65
         after = network(changed)[0]
         assert torch.equal(after[:, :place], before[:, :place])
-        assert not torch.equal(after[:, place], before[:, place])
+        assert not torch.allclose(after[:, place], before[:, place])
 
 
 def test_nanogpts_sizes_have_800_thousand_parameters() -> None:

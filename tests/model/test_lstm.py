@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import nn
 
 from dgc_repro.model.lstm import LSTM
-
-CONF = Path(__file__).parents[2] / "conf" / "model" / "lstm.yaml"
 
 
 def parameters(network: nn.Module) -> int:

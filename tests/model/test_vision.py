@@ -1,5 +1,4 @@
-"""ResNet18, ResNet101 and VGG16: torchvision's own networks where they can be, and the published
-parameter counts.
+"""The networks that read images: torchvision's own where they can be, and the published parameter counts.
 
 Counts are taken on the meta device, where a network has shapes and no memory.
 """
@@ -15,6 +14,7 @@ from torch import nn
 from torchvision.models.resnet import Bottleneck
 
 from dgc_repro.model.cifar_resnet import CifarResNet
+from dgc_repro.model.cnn import CNN
 from dgc_repro.model.resnet import FreeResNet
 from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.model.resnet101 import ResNet101
@@ -49,6 +49,7 @@ def assert_same_network(ours: nn.Module, theirs: nn.Module) -> None:
         (CifarResNet(), 272_474),  # these three: as MLS-Bench's training script prints them
         (CifarResNet(blocks=9), 855_770),
         (VGG11(num_classes=100), 9_802_596),
+        (CNN(), 4_259_274),  # of Shallue et al.
     ],
 )
 def test_a_network_has_the_published_number_of_parameters(model: Any, count: int) -> None:
@@ -85,16 +86,6 @@ def test_the_imagenet_stem_and_bottleneck_stages_are_torchvisions_bit_for_bit() 
     assert_same_network(deep, torchvision.models.ResNet(Bottleneck, depths))
 
 
-@pytest.mark.parametrize(("stem", "width"), [("cifar", 8), ("imagenet", 1)])
-def test_the_four_stages_of_a_resnet18_have_1_2_4_and_8_times_the_width(
-    stem: str, width: int
-) -> None:
-    network = ResNet18(stem=stem, width=width).build(7)
-    channels = [network.get_submodule(f"layer{i}.1.conv2").weight.shape[0] for i in (1, 2, 3, 4)]
-    assert channels == [width, 2 * width, 4 * width, 8 * width]
-    assert network(torch.randn(IMAGES)).shape == (2, 7)
-
-
 def test_the_convolutions_of_a_slim_network_start_as_torchvision_starts_them() -> None:
     torch.manual_seed(0)
     network = ResNet18(width=32).build(10)
@@ -122,3 +113,9 @@ def test_the_cifar_resnets_and_vgg11_of_mls_bench_take_small_images() -> None:
     assert channels == [4, 8, 16]
     for network in (resnet, VGG11(width=8).build(7)):
         assert network(torch.randn(IMAGES)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 5])
+def test_a_cnn_of_any_depth_reads_images(layers: int) -> None:
+    network = CNN(width=4, layers=layers, hidden=8, dropout=0.5).build(7)
+    assert network(torch.randn(2, 3, 32, 32)).shape == (2, 7)

@@ -146,13 +146,6 @@ def test_a_schedule_changes_the_rate_at_its_step() -> None:
     assert after == pytest.approx(10 * before)
 
 
-def test_headers_of_packets_are_the_outer_levels() -> None:
-    network = Network("1gbit", efficiency=0.5, workers_per_node=4, node_rate="8gbit")
-    inside, across = Costs(network, 4), Costs(network, 8)
-    assert inside.seconds("allgather", 1e6) == pytest.approx(3 * 1e6 * 8 / 8e9)
-    assert across.seconds("allgather", 1e6) == pytest.approx(7 * 1e6 * 8 / 0.5e9)
-
-
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_worker_waits_for_nobody(collective: str) -> None:
     assert Costs(NETWORK, 1).seconds(collective, 1e6) == 0.0

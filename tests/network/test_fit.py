@@ -69,11 +69,6 @@ def test_another_rate_can_be_asked_of_the_same_software() -> None:
     assert Costs(slower, 2).seconds("allreduce", 10**7) == pytest.approx(expected, rel=1e-3)
 
 
-def test_one_size_is_no_line() -> None:
-    with pytest.raises(ValueError, match=r"^sizes: two of each collective"):
-        fit([Point("allreduce", 64, 1e-3)], 2, None)
-
-
 def test_collectives_without_an_intercept_are_fitted_too() -> None:
     sizes = [1_000_000 * 4**i for i in range(4)]
     extra = {"allreduce": -4e-4, "allgather": 0.0, "alltoall": 3e-4, "broadcast": -2e-4}
@@ -95,7 +90,9 @@ def test_one_collective_that_is_slow_to_begin_spoils_no_other() -> None:
     assert found.worst_error < 0.02
 
 
-def test_a_slope_of_zero_is_no_rate() -> None:
+def test_one_size_is_no_line_and_a_slope_of_zero_no_rate() -> None:
+    with pytest.raises(ValueError, match=r"^sizes: two of each collective"):
+        fit([Point("allreduce", 64, 1e-3)], 2, None)
     sizes = (64, 256, 1024)
     flat = [Point(c, s, 1e-3) for c in MEASURED for s in sizes]
     with pytest.raises(ValueError, match=r"^sizes: no collective takes longer for more bytes"):

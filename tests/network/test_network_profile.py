@@ -1,9 +1,11 @@
-"""Networks as they are written: units, lists, schedules, and what is refused."""
+"""Networks as they are written: units, lists, schedules; and readings of an interface."""
 
 from __future__ import annotations
 
 import pytest
 
+from dgc_repro.network import counters
+from dgc_repro.network.counters import Counters
 from dgc_repro.network.profile import Level, Network
 from dgc_repro.network.units import bits_per_second, seconds
 
@@ -31,15 +33,32 @@ def test_rates_are_one_for_each_worker() -> None:
         network.worker_rates(3)
 
 
-def test_two_levels() -> None:
-    network = Network("10gbit", "50us", workers_per_node=4, node_rate="100gbit", node_latency="5us")
-    assert network.inner == Level(1e11, pytest.approx(5e-6))
-    assert Network("10gbit").inner is None
+def test_levels_and_a_schedule_are_read() -> None:
+    nodes = Network("10gbit", "50us", workers_per_node=4, node_rate="100gbit", node_latency="5us")
+    assert nodes.inner == Level(1e11, pytest.approx(5e-6))
+    schedule = [{"step": 5, "rate": "100mbit"}, {"step": 9, "rate": "1gbit"}]
+    assert Network("1gbit", schedule=schedule).changes() == ((5, 1e8), (9, 1e9))
+    assert (Network("1gbit").inner, Network("1gbit").changes()) == (None, ())
 
 
-def test_a_schedule_is_read() -> None:
-    network = Network(
-        "1gbit", schedule=[{"step": 5, "rate": "100mbit"}, {"step": 9, "rate": "1gbit"}]
-    )
-    assert network.changes() == ((5, 1e8), (9, 1e9))
-    assert Network("1gbit").changes() == ()
+TEXT = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo
+    lo:     100       2    0    0    0     0          0         0      200       3    0    0
+  eth0: 2242798    2205    0    0    0     0          0         0  2242014    2195    0    0
+"""
+
+
+def test_a_line_is_read_and_readings_are_subtracted() -> None:
+    reading = counters.parse("eth0", TEXT)
+    assert reading == Counters(2242014, 2242798, 2195, 2205)
+    assert reading - counters.parse("lo", TEXT) == Counters(2241814, 2242698, 2192, 2203)
+
+
+def test_an_interface_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="^interface: no 'eth9'"):
+        counters.parse("eth9", TEXT)
+
+
+def test_this_process_has_a_loopback() -> None:
+    assert counters.read("lo").tx_bytes == counters.read("lo").rx_bytes

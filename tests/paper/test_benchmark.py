@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
+from published_results import BENCHMARK, RESULTS, runs_in_pool
 from synthetic import require_golden
 
 from dgc_repro.errors import UserError
@@ -19,7 +21,7 @@ from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.reproduction import runs_of
 from dgc_repro.network.cost import Costs
-from dgc_repro.paper import frame, publish
+from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import methods, paired, profiles, recipes, speed, tradeoff
 from dgc_repro.paper.benchmark.classes import Shown
 from dgc_repro.paper.benchmark.workloads import workloads
@@ -64,13 +66,18 @@ def _run(
     return Run(f"{workload}-{method}-{seed}", config, environment, summary, epochs)
 
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
 DENSE = _run("dense", quality=80.0, calls={"allreduce": 40_000})
 TOPK = _run("topk_0.01", quality=79.0, calls={"allgather": 800})
 
 
 def _changed(run: Run, **sections: object) -> Run:
     return replace(run, config={**run.config, **sections})
+
+
+def _epochs(run: Run, **columns: list[float]) -> Run:
+    """The run with other columns, whose names have ``__`` for the slash."""
+    new = {name.replace("__", "/"): values for name, values in columns.items()}
+    return replace(run, epochs=run.epochs.assign(**new))
 
 
 def test_a_cost_is_against_dense_training_or_its_run_of_the_same_seed() -> None:
@@ -91,8 +98,7 @@ def test_a_cost_is_against_dense_training_or_its_run_of_the_same_seed() -> None:
 
 
 def test_accuracy_is_judged_on_test_and_validation_images_together() -> None:
-    scored = {"validation/accuracy_percent": [83.0]}
-    run = replace(TOPK, epochs=TOPK.epochs.assign(**scored))
+    run = _epochs(TOPK, validation__accuracy_percent=[83.0])
     judged = workloads()["low"].judged
     assert judged(run) == 79.0  # it is not known how many images there are
     data = {"_target_": "dgc_repro.dataset.cifar10.CIFAR10", "validation": 5000, "test_size": None}
@@ -142,18 +148,17 @@ def test_a_seed_whose_dense_training_diverged_is_left_out(workload: str) -> None
 
 
 def test_skipped_steps_are_not_counted_as_steps_that_sent_nothing() -> None:
-    skipped = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [5]}))
+    skipped = _epochs(TOPK, train__skipped_steps=[5])
     found = paired.numbers([DENSE, skipped])
     assert frame.of(found, paired.PAYLOAD, "low.topk_0.01") == [160.0]
     assert speed.wire_a_step(skipped, 2) == pytest.approx(160)
     assert speed.calls_at(skipped, 4)["allgather"] == (2, pytest.approx(160))
-    none = replace(TOPK, epochs=TOPK.epochs.assign(**{"train/skipped_steps": [10]}))
+    none = _epochs(TOPK, train__skipped_steps=[10])
     assert speed.calls_at(none, 4) == {}
 
 
 def test_a_worker_that_leaves_out_a_local_step_is_in_the_round() -> None:
-    rounds = _changed(DENSE, train={"local_steps": 5})
-    rounds = replace(rounds, epochs=rounds.epochs.assign(**{"train/skipped_steps": [2.5]}))
+    rounds = _epochs(_changed(DENSE, train={"local_steps": 5}), train__skipped_steps=[2.5])
     assert speed.exchanged(rounds) == 10
     assert speed.calls_at(rounds, 4)["allreduce"] == (1, pytest.approx(4_000))
 
@@ -172,7 +177,7 @@ def test_a_setting_has_a_name_that_people_say(setting: str, name: str) -> None:
 
 
 def test_no_two_published_settings_have_one_name_and_none_shows_its_row() -> None:
-    runs = publish.published(RESULTS, "benchmark", "small").values()
+    runs = runs_in_pool(BENCHMARK)
     rows = {(run.model, run.method.partition("_lr")[0]) for run in runs if "." in run.row}
     named = [(workload, name_of(setting)) for workload, setting in rows]
     assert len(set(named)) == len(rows)
@@ -182,13 +187,10 @@ def test_no_two_published_settings_have_one_name_and_none_shows_its_row() -> Non
 @pytest.mark.parametrize("name", ["low", "air", "gpt", "char_lstm"])
 def test_dense_training_has_run_on_each_kind_of_processor(name: str) -> None:
     """Differences are taken within a kind, so runs on another kind would be lost."""
-    runs = publish.published(RESULTS, "benchmark", "small").values()
-    own = [run for run in runs if run.model == name and run.setting("scale.name") == "small"]
-    kinds = {run.processor for run in own}
-    counts = {
-        kind: sum(run.method == "dense" and run.processor == kind for run in own) for kind in kinds
-    }
-    assert all(count >= 3 for count in counts.values()), counts
+    own = [run for run in runs_in_pool(BENCHMARK) if run.model == name and run.scale == "small"]
+    dense = Counter(run.processor for run in own if run.method == "dense")
+    assert {run.processor for run in own} == dense.keys()
+    assert min(dense.values()) >= 3, dense
 
 
 def test_a_modelled_step_is_its_parts() -> None:
@@ -199,7 +201,7 @@ def test_a_modelled_step_is_its_parts() -> None:
     after_backward = _changed(TOPK, exchange={"aggregation": "gather", "unit": "model"})
     assert work.seconds(after_backward, network, 10) == pytest.approx(0.016 + costs)
     assert work.seconds(TOPK, network, 10) == pytest.approx(0.016)  # hidden
-    slow = replace(TOPK, epochs=TOPK.epochs.assign(**{"time/compute_ms": [80.0]}))
+    slow = _epochs(TOPK, time__compute_ms=[80.0])
     both = speed.Workload([DENSE, DENSE, slow])  # half as fast, all of it
     assert both.seconds(slow, network, 10) == pytest.approx(0.010 + 0.001 + 0.002)
 
@@ -225,34 +227,27 @@ FULL = speed.Sizes(parameters=5_500, vectors=500, factors=300)
 
 def test_payloads_of_a_larger_model() -> None:
     slim = 400.0  # bytes of its 100 values in vectors
+
+    def larger(run: Run, a_step: float = 1, **sent: float) -> dict[str, float]:
+        calls = {name: (a_step, size) for name, size in sent.items()}
+        found = speed.enlarged(run, calls, 1000, slim, FULL)
+        assert {often for often, _ in found.values()} == {a_step}
+        return {name: size for name, (_, size) in found.items()}
+
     sparse = _run("topk_0.01", quality=0, calls={})
-    calls = {"allreduce": (1, slim), "allgather": (1, 90.0)}
-    larger = speed.enlarged(sparse, calls, 1000, slim, FULL)
     # 5000 values in matrices for 900, and 500 in vectors
-    assert larger == {"allreduce": (1, 2_000.0), "allgather": (1, pytest.approx(500.0))}
-    mixed = {
-        "allreduce": (1, slim + 900),
-        "allgather": (1, 90.0),
-    }  # a quarter of the steps is dense
-    assert speed.enlarged(sparse, mixed, 1000, slim, FULL)["allreduce"] == (1, pytest.approx(7_000))
-    assert speed.enlarged(DENSE, {"allreduce": (1, 4_000.0)}, 1000, slim, FULL) == {
-        "allreduce": (1, pytest.approx(22_000))
-    }
+    both = larger(sparse, allreduce=slim, allgather=90.0)
+    assert both == pytest.approx({"allreduce": 2_000.0, "allgather": 500.0})
+    # A quarter of the steps is dense.
+    assert larger(sparse, allreduce=slim + 900, allgather=90.0)["allreduce"] == pytest.approx(7_000)
+    assert larger(DENSE, allreduce=4_000.0) == pytest.approx({"allreduce": 22_000})
     # Random-k with shared indices and fp16 average vectors and values in one call.
-    shared = {"allreduce": (1, slim + 90.0)}
-    assert speed.enlarged(sparse, shared, 1000, slim, FULL) == {
-        "allreduce": (1, pytest.approx(2_500))
-    }
-    rounds = replace(DENSE, config={**DENSE.config, "train": {"local_steps": 10}})
-    assert speed.enlarged(rounds, {"allreduce": (0.1, 400.0)}, 1000, slim, FULL) == {
-        "allreduce": (0.1, pytest.approx(2_200))
-    }
-    low = _run("powersgd_2", quality=0, calls={})
+    assert larger(sparse, allreduce=slim + 90.0) == pytest.approx({"allreduce": 2_500})
+    rounds = _changed(DENSE, train={"local_steps": 10})
+    assert larger(rounds, 0.1, allreduce=400.0) == pytest.approx({"allreduce": 2_200})
     settings = {"_target_": "dgc_repro.compressor.powersgd.PowerSGD", "rank": 2}
-    low = replace(low, config={**low.config, "compressor": settings})
-    assert speed.enlarged(low, {"allreduce": (2, 900.0)}, 1000, slim, FULL) == {
-        "allreduce": (2, 4 * (500 + 2 * 300))
-    }
+    low = _changed(_run("powersgd_2", quality=0, calls={}), compressor=settings)
+    assert larger(low, 2, allreduce=900.0) == {"allreduce": 4 * (500 + 2 * 300)}
 
 
 def test_frozen_values_are_not_among_those_that_a_model_learns() -> None:
@@ -264,18 +259,16 @@ def test_frozen_values_are_not_among_those_that_a_model_learns() -> None:
 def test_vectors_are_those_of_a_step_that_was_exchanged() -> None:
     calls = {"allreduce": 800, "allgather": 800}
     run = _run("topk_0.01", quality=0, calls=calls)
-    skipped = replace(run, epochs=run.epochs.assign(**{"train/skipped_steps": [2]}))
+    skipped = _epochs(run, train__skipped_steps=[2])
     assert speed.Workload([DENSE, skipped]).vectors == pytest.approx(100)
-    none = replace(run, epochs=run.epochs.assign(**{"train/skipped_steps": [10]}))
+    none = _epochs(run, train__skipped_steps=[10])
     assert speed.Workload([DENSE, none]).vectors == 0
 
 
 def test_shards_change_with_the_workers() -> None:
     def of(way: str, **calls: int) -> dict[str, tuple[float, float]]:
         run = _run("topk_0.01", quality=79.0, calls=calls)
-        return speed.calls_at(
-            replace(run, config={**run.config, "exchange": {"aggregation": way}}), 16
-        )
+        return speed.calls_at(_changed(run, exchange={"aggregation": way}), 16)
 
     assert of("gather", allgather=800) == {"allgather": (1, 80)}
     shards = of("sharded", alltoall=750, allgather=250)

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from published_results import RESULTS
 
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.paper import index
 from dgc_repro.paper.claims import EXPECTED
 from dgc_repro.paper.verdict import WORDS
-
-RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def test_every_published_claim_is_there_with_its_verdict() -> None:
@@ -31,10 +30,6 @@ def test_every_published_claim_is_there_with_its_verdict() -> None:
     assert told == {key: ([word], max(1, lines)) for key, (word, lines) in wanted.items()}
     measured = found[found.measured.notna() & found.low.notna()]
     assert ((measured.low <= measured.measured) & (measured.measured <= measured.high)).all()
-
-
-def test_the_files_are_the_table() -> None:
-    found = dgc_repro.load_claims(RESULTS)
     pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / "claims.parquet"), found)
     lines = (RESULTS / "claims.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"] for line in lines] == found.text.tolist()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from published_results import RESULTS
 from rich.console import Console
 from synthetic import ROWS, require_golden, words, write_run
 
@@ -19,8 +20,6 @@ from dgc_repro.paper.page import Page, markdown
 from dgc_repro.paper.publish import other_scales, page_of
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.paper.screen import OtherScale, show
-
-RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def made(folder: Path) -> list[Run]:

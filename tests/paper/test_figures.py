@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from published_results import each_page
 
-from dgc_repro.paper import panels, plot, pool
+from dgc_repro.paper import panels, plot
 from dgc_repro.paper.page import PAGE_FILE, Drawing, Page, markdown
-from dgc_repro.paper.publish import artifacts_in, page_of
+from dgc_repro.paper.publish import page_of
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-PAGES = [
-    folder for file in sorted(RESULTS.rglob(pool.RUNS_FILE)) for folder in artifacts_in(file.parent)
-]
 LEAST_POINTS = 9.0
 ROW_ID = re.compile(r"[a-z0-9]_[A-Za-z0-9]|\b[a-z]\w*\.[a-z]")
 """Names of rows and of config keys: ``topk_0.01``, ``low.dense``."""
@@ -75,7 +72,7 @@ def require_fit_for_a_talk(figure: Figure) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_a_published_figure_is_fit_for_a_talk(folder: Path) -> None:
     page = page_of(folder)
     for name, described in page.figures.items():
@@ -84,7 +81,7 @@ def test_a_published_figure_is_fit_for_a_talk(folder: Path) -> None:
         require_fit_for_a_talk(figure)
 
 
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_each_figure_of_a_published_page_has_words_and_a_caption_under_it(folder: Path) -> None:
     text = (folder / PAGE_FILE).read_text("utf-8")
     found = IMAGE.findall(text)
@@ -95,7 +92,7 @@ def test_each_figure_of_a_published_page_has_words_and_a_caption_under_it(folder
         assert "educed scale: " in caption or "aper scale" in caption
 
 
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_no_table_of_a_published_page_calls_a_row_by_its_id(folder: Path) -> None:
     text = (folder / PAGE_FILE).read_text("utf-8")
     sections = [part for part in text.split("\n## ") if not part.startswith(NOT_OF_ROWS)]
@@ -119,7 +116,7 @@ def test_facts_that_do_not_fit_their_line_are_left_out_from_the_end() -> None:
 
 
 def test_a_title_of_any_length_is_one_line_inside_the_canvas() -> None:
-    figure = a_figure(40 * "words of a $title$ ", ["n = 3"], ["a"])
+    figure = a_figure(15 * "words of a $title$ ", ["n = 3"], ["a"])
     title, facts = figure.get_suptitle().splitlines()
     assert title.endswith(" ...")
     assert facts == "n = 3"
@@ -128,10 +125,16 @@ def test_a_title_of_any_length_is_one_line_inside_the_canvas() -> None:
     assert drawn.get_window_extent().x1 <= figure.bbox.x1
 
 
-@pytest.mark.parametrize("letters", [5, 40, 70, 400])
-def test_a_legend_stays_inside_the_canvas_whatever_its_names(letters: int) -> None:
-    labels = [f"{'row ' * (letters // 4)}{place}" for place in range(5)]
-    require_fit_for_a_talk(a_figure("A figure", ["n = 3"], labels))
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [*((("row " * n), 5) for n in (1, 10, 17, 100)), ("x", 20), ("W" * 300, 2), ("long" * 70, 2)],
+    ids=["short", "words", "more words", "many words", "twenty", "wide letters", "a long word"],
+)
+def test_a_legend_stays_inside_the_canvas_whatever_its_names(name: str, count: int) -> None:
+    figure = a_figure("A figure", ["n = 3"], [f"{name}{place}" for place in range(count)])
+    require_fit_for_a_talk(figure)
+    assert figure.axes[0].bbox.height > 50
+    assert len(figure.legends[0].get_texts()) == count
 
 
 def test_a_caption_of_a_strangers_record_is_plain_text() -> None:

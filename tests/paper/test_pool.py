@@ -8,8 +8,6 @@ import io
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from published_results import POOLS, RESULTS
+from shell import program, run
 
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.files import MOST_VALUES
 from dgc_repro.paper import parquet, pool, publish, untrusted
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
 PLACE = RESULTS / "dynamic" / "quick"
-MUTATIONS, SEED = 400, 41
+MUTATIONS, SEED = 200, 41
 SUMS = pool.SUMS_FILE
 
 
@@ -59,17 +57,9 @@ def sum_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", POOLS, ids=lambda place: "-".join(place.parts[-2:]))
-def test_each_file_of_a_published_pool_has_its_checksum(folder: Path) -> None:
-    found = pool.checksums(folder)
-    assert found == {
-        path.name: [hashlib.sha256(path.read_bytes()).hexdigest()]
-        for path in folder.glob("*.parquet")
-    }
-
-
-def test_sha256sum_checks_a_pool() -> None:
-    done = subprocess.run(["sha256sum", "-c", SUMS], cwd=PLACE, capture_output=True, check=False)
-    assert done.returncode == 0
+def test_sha256sum_checks_each_file_of_a_published_pool(folder: Path) -> None:
+    assert pool.checksums(folder).keys() == {path.name for path in folder.glob("*.parquet")}
+    assert run("sha256sum", "-c", SUMS, cwd=folder).returncode == 0
 
 
 def test_every_flip_truncation_and_loss_in_a_pool_is_noticed(copied: Path) -> None:
@@ -114,13 +104,8 @@ def test_a_pool_without_checksums_is_refused_with_the_command_that_makes_them(co
     odd = Path(shutil.move(copied, copied.with_name("a place; ls")))
     with pytest.raises(UserError, match="`cd '.*a place; ls' && sha256sum"):
         pool.read(odd)
-    shutil.move(odd, copied)
-    with pytest.raises(UserError, match="no SHA256SUMS"):
-        dgc_repro.load_results("dynamic/quick", copied.parents[1])
-    with pytest.raises(UserError, match="no SHA256SUMS"):
-        publish.page_of(copied / "table1")
-    sum_again(copied)
-    assert len(pool.read(copied)) == 5
+    sum_again(odd)
+    assert len(pool.read(odd)) == 5
 
 
 @pytest.mark.parametrize("line", ["x", "../runs.parquet", "other.parquet", ""])
@@ -135,63 +120,41 @@ class Killed(BaseException):
     pass
 
 
-def test_a_publication_that_is_killed_at_any_file_loses_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["adds", "keeps", "drops"])
+def test_a_publication_that_is_killed_at_any_file_leaves_a_readable_pool(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = pool.read(PLACE)
     few = [run for run in everything if run.trace.empty][:2]
     assert few
     assert len(few) < len(everything)
-    ids = {run.id for run in everything}
-    for before in (few, everything):
-        calls, is_killed = 0, True
-        while is_killed:
-            calls += 1
-            folder, fresh = (tmp_path / f"{name}-{len(before)}-{calls}" for name in ("a", "b"))
-            pool.write(before, folder)
-            pool.write(everything, fresh)
-            (fresh / pool.VERDICTS_FILE).write_text("{}")
-            with monkeypatch.context() as patched:
-                kill_at(patched, calls)
-                try:
-                    publish._move(fresh, folder)
-                    is_killed = False
-                except Killed:
-                    pass
-            found = {run.id for run in pool.read(folder)}
-            assert found in ({run.id for run in before}, ids)
-        assert calls > 5
-        assert found == ids
-
-
-def test_a_publication_that_drops_runs_and_is_killed_leaves_the_pool_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    everything = pool.read(PLACE)
+    before, after = {
+        "adds": (few, everything),
+        "keeps": (everything, everything),
+        "drops": (everything, everything[:2]),
+    }[change]
     calls, is_killed = 0, True
     while is_killed:
         calls += 1
-        folder, fresh = (tmp_path / f"{name}-{calls}" for name in ("a", "b"))
-        kept = everything[:2]
-        pool.write(everything, folder)
-        pool.write(kept, fresh)
-        for place, runs in ((folder, everything), (fresh, kept)):
+        folder, fresh = (tmp_path / f"{name}-{calls}" for name in ("old", "new"))
+        for place, runs in ((folder, before), (fresh, after)):
+            pool.write(runs, place)
             named = {"table1": {"title": "x", "verdicts": [], "runs": [run.id for run in runs]}}
             (place / pool.VERDICTS_FILE).write_text(json.dumps(named))
         with monkeypatch.context() as patched:
             kill_at(patched, calls)
             try:
-                publish._move(fresh, folder, is_dropping=True)
+                publish._move(fresh, folder, is_dropping=change == "drops")
                 is_killed = False
             except Killed:
                 pass
         named = pool.records(folder)["table1"]["runs"]
         assert [run.id for run in pool.read(folder, named)] == list(named)
         found = {run.id: run for run in pool.read(folder)}
-        assert found.keys() in ({run.id for run in kept}, {run.id for run in everything})
-        assert all(found[run.id].epochs.equals(run.epochs) for run in kept)
+        assert found.keys() in ({run.id for run in before}, {run.id for run in after})
+        assert all(run.epochs.equals(found[run.id].epochs) for run in after if run.id in found)
     assert calls > 5
-    assert len(found) == len(kept)
+    assert found.keys() == {run.id for run in after}
 
 
 @pytest.mark.parametrize("is_link", [True, False])
@@ -239,25 +202,21 @@ def test_a_small_pool_that_decodes_to_gigabytes_is_refused(copied: Path) -> None
     pq.write_table(table, copied / pool.RUNS_FILE, compression="zstd", store_schema=False)
     assert (copied / pool.RUNS_FILE).stat().st_size < 2**16
     sum_again(copied)
-    code = f"""
-import resource
-from pathlib import Path
-from dgc_repro.errors import UserError
-from dgc_repro.paper import pool
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    pool.read(Path({str(copied)!r}))
-except UserError as error:
-    assert "more than" in str(error), error
-else:
-    raise SystemExit("was read")
-used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-assert used < 900, used
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    program(f"""
+        import resource
+        from pathlib import Path
+        from dgc_repro.errors import UserError
+        from dgc_repro.paper import pool
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            pool.read(Path({str(copied)!r}))
+        except UserError as error:
+            assert "more than" in str(error), error
+        else:
+            raise SystemExit("was read")
+        used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        assert used < 900, used
+    """)
 
 
 def in_parquet(columns: dict[str, Any], **options: Any) -> bytes:

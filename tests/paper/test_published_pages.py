@@ -1,4 +1,4 @@
-"""What results/ holds is what its pools make today: every page, figure and overview, byte for byte."""
+"""What results/ holds is what its pools make today, byte for byte; and pages of a part of their runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import matplotlib
 import pytest
 from matplotlib import ft2font
 from matplotlib.font_manager import findfont
+from published_results import PAGES, POOLS, REPOSITORY, RESULTS, each_page
 
+from dgc_repro.errors import UserError
 from dgc_repro.names import git
 from dgc_repro.paper import findings, index, pool
+from dgc_repro.paper.page import markdown
 from dgc_repro.paper.plot import SETTINGS
-from dgc_repro.paper.publish import artifacts_in, rebuild
+from dgc_repro.paper.publish import artifact_of, rebuild, run_ids
+from dgc_repro.paper.verdict import MIN_SEEDS
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-RESULTS = REPOSITORY / "results"
-POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
-PAGES = [folder for place in POOLS for folder in artifacts_in(place)]
 MAKE_BYTES = ("kiwisolver", "matplotlib", "numpy", "pandas", "pillow", "pyarrow", "scipy")
 """Packages that decide the bytes of pages and figures."""
 MEASURED = ("bench", "network", "conformance")
@@ -55,7 +55,7 @@ def test_figures_take_the_font_that_matplotlib_brings() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_pinned_packages")
-@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+@each_page
 def test_a_page_and_its_figures_are_made_again_byte_for_byte(
     folder: Path, tracked: set[Path], tmp_path: Path
 ) -> None:
@@ -101,3 +101,21 @@ def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked:
     }
     assert others == set()
     assert {folder / "table.md" for folder in PAGES} <= tracked
+
+
+@pytest.mark.slow
+@each_page
+def test_a_page_is_made_of_one_seed_and_of_one_row(folder: Path) -> None:
+    paper, scale, artifact = folder.parts[-3:]
+    module, runs = artifact_of(paper, artifact), pool.read(folder.parent, run_ids(folder))
+    first = min(run.seed for run in runs)
+    page = module.page([run for run in runs if run.seed == first], scale)
+    assert "nan" not in markdown(page).partition("## Verdicts")[0].lower().split()
+    for verdict in page.verdicts:
+        if verdict.word in ("agrees", "differs") and not verdict.modelled:
+            assert verdict.n >= MIN_SEEDS, verdict.claim.id  # repeats of a timing
+    try:
+        alone = module.page([run for run in runs if run.row == runs[0].row], scale)
+    except UserError:
+        return  # it says which run is missing
+    assert markdown(alone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,6 @@ from dgc_repro.paper.facts import used
 from dgc_repro.paper.records import Run, counted_line, read_run, read_runs, require_alike
 
 
-def test_a_record_is_read_back(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path, "static8", 3))
-    assert (run.row, run.seed, run.scale) == ("static8", 3, "quick")
-    assert list(run.epochs["epoch"]) == list(range(1, 10))
-    assert run.setting("launch.workers") == 2
-    assert run.setting("no.such.key") is None
-
-
 def test_an_epoch_written_twice_by_a_resumed_run_counts_once_and_the_later_one(
     tmp_path: Path,
 ) -> None:
@@ -32,9 +25,12 @@ def test_an_epoch_written_twice_by_a_resumed_run_counts_once_and_the_later_one(
     path = folder / "metrics.jsonl"
     second = path.read_text().splitlines()[2]
     path.write_text(path.read_text() + second.replace('"lr": 0.1', '"lr": 0.7') + "\n")
-    epochs = read_run(folder).epochs
-    assert list(epochs["epoch"]) == list(range(1, 10))
-    assert epochs["lr"][1] == 0.7
+    (folder / "policy.csv").write_text("")  # no error
+    run = read_run(folder)
+    assert list(run.epochs["epoch"]) == list(range(1, 10))
+    assert run.epochs["lr"][1] == 0.7
+    assert run.trace.empty
+    assert (run.setting("launch.workers"), run.setting("no.such.key")) == (2, None)
 
 
 def test_an_unfinished_run_is_left_out_with_a_message(tmp_path: Path) -> None:
@@ -60,6 +56,7 @@ def test_an_unfinished_run_is_left_out_with_a_message(tmp_path: Path) -> None:
         ("environment.json", "[]", "a JSON object, got list"),
         ("metrics.jsonl", "", "at least one epoch, got none"),
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 1}', "no train/loss"),
+        (DECISIONS_FILE, '{"decision": 1}\n{"deci', "decisions.jsonl: line 2 is not a JSON object"),
     ],
 )
 def test_a_broken_file_is_named_in_one_line_and_its_run_is_left_out(
@@ -75,44 +72,30 @@ def test_a_broken_file_is_named_in_one_line_and_its_run_is_left_out(
     assert skipped == [f"left out: {caught.value}"]
 
 
-def test_an_empty_policy_trace_is_no_error(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "none", 0)
-    (folder / "policy.csv").write_text("")
-    assert read_run(folder).trace.empty
-
-
 def test_rows_of_unlike_lengths_are_refused_with_the_key_and_both_runs(tmp_path: Path) -> None:
-    runs, _ = read_runs(
-        [write_run(tmp_path, "none", 0, epochs=9), write_run(tmp_path, "static8", 0, epochs=4)]
-    )
+    lengths = {"none": 9, "static8": 4}
+    runs = [read_run(write_run(tmp_path, row, 0, epochs=n)) for row, n in lengths.items()]
     with pytest.raises(UserError, match="^train.epochs: .*9 in none-seed0, 4 in static8-seed0"):
         require_alike(runs, ["train.epochs"])
 
 
 def test_the_folder_of_the_data_and_the_order_of_keys_may_differ(tmp_path: Path) -> None:
-    runs, _ = read_runs([write_run(tmp_path, "none", seed) for seed in (0, 1)])
+    runs = [read_run(write_run(tmp_path, "none", seed)) for seed in (0, 1)]
     assert runs[0].setting("dataset.root") != runs[1].setting("dataset.root")
-    model = runs[1].config["model"]
-    runs[1].config["model"] = dict(reversed(model.items()))
-    assert list(model) != list(runs[1].config["model"])
+    runs[1].config["model"] = dict(reversed(runs[1].config["model"].items()))
     require_alike(runs, ["dataset", "model"])
 
 
 def test_a_row_with_a_seed_twice_is_refused(tmp_path: Path) -> None:
-    first = write_run(tmp_path, "none", 0)
-    again = write_run(tmp_path / "again", "none", 0)
-    again = again.rename(again.with_name("none-again"))
-    runs, _ = read_runs([first, again])
+    runs = [read_run(write_run(tmp_path / place, "none", 0)) for place in ("one", "another")]
     with pytest.raises(UserError, match="one run for row none and seed 0"):
         require_alike(runs, [])
 
 
 def test_a_wrappers_settings_are_said_of_the_rows_that_it_is_in(tmp_path: Path) -> None:
     wrapper = {"wrapper": {"error_feedback": {"_target_": "a.b.ErrorFeedback", "decay": 1.0}}}
-    folders = [
-        write_run(tmp_path, row, 0, settings=wrapper) for row in ("none", "static8", "dynamic_ef")
-    ]
-    runs = [read_run(folder) for folder in folders]
+    rows = ("none", "static8", "dynamic_ef")
+    runs = [read_run(write_run(tmp_path, row, 0, settings=wrapper)) for row in rows]
     key = "wrapper.error_feedback"
     assert used(runs, key) == "dynamic_ef: ErrorFeedback(decay=1)"
     assert used(runs[2:], key) == "ErrorFeedback(decay=1)"
@@ -157,16 +140,14 @@ def decision(step: int, branch: str = "candidate", **more: Any) -> dict[str, Any
     return {"kind": "decision", "decision": step, **found}
 
 
-def written(folder: Path, lines: list[dict[str, Any]]) -> Path:
-    path = folder / DECISIONS_FILE
-    path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
-    return folder
+def read_back(folder: Path, lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    (folder / DECISIONS_FILE).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    return decisions_of(folder)
 
 
 def test_the_factor_and_the_norm_are_those_of_what_was_sent(tmp_path: Path) -> None:
     branches = ["candidate", "theta_min", "dense"]
-    written(tmp_path, [decision(step, b) for step, b in enumerate(branches, start=1)])
-    table = decisions_of(tmp_path)
+    table = read_back(tmp_path, (decision(step, b) for step, b in enumerate(branches, start=1)))
     assert list(table["factor"]) == [40.0, 10.0, 1.0]
     assert list(table["norm_after"]) == pytest.approx([1.6, 1.8, 2.0])
     assert list(table["norm_before"]) == [2.0, 2.0, 2.0]
@@ -174,7 +155,7 @@ def test_the_factor_and_the_norm_are_those_of_what_was_sent(tmp_path: Path) -> N
 
 
 def test_a_time_stands_with_its_own_step(tmp_path: Path) -> None:
-    table = decisions_of(written(tmp_path, [decision(step) for step in range(1, 5)]))
+    table = read_back(tmp_path, map(decision, range(1, 5)))
     assert list(table["step"]) == [1, 2, 3, 4]
     # Step 1 is timed in the line of step 2; the last step's time is never told.
     assert list(table["seconds"][:3]) == [1.0, 1.5, 2.0]
@@ -188,7 +169,7 @@ def test_sums_of_norms_are_there_if_the_policy_asked_for_them(tmp_path: Path) ->
         decision(step, branch, energies=numbers)
         for step, branch in enumerate(("theta_min", "candidate", "dense"), 1)
     ]
-    table = decisions_of(written(tmp_path, lines))
+    table = read_back(tmp_path, lines)
     assert list(table["raw_norms"]) == [9.0, 9.0, 9.0]
     assert list(table["sent_norms"][:2]) == [8.0, 7.0]
     assert math.isnan(table["sent_norms"][2])
@@ -197,20 +178,12 @@ def test_sums_of_norms_are_there_if_the_policy_asked_for_them(tmp_path: Path) ->
 def test_a_policy_that_only_watches_has_squares_and_no_branch(tmp_path: Path) -> None:
     told = {"timed_step": 0, "timed_own_square": 5.0, "timed_mean_square": 2.0}
     watched = [{"kind": "decision", "decision": 2, **{f"decision/{k}": v for k, v in told.items()}}]
-    table = decisions_of(written(tmp_path, watched))
+    table = read_back(tmp_path, watched)
     assert list(table["step"]) == [1, 2]
     assert (table["own_square"][0], table["mean_square"][0]) == (5.0, 2.0)
     assert table["branch"].isna().all()
 
 
 def test_a_long_run_is_thinned_to_evenly_spaced_steps(tmp_path: Path) -> None:
-    written(tmp_path, [decision(step) for step in range(1, 2501)])
-    steps = list(decisions_of(tmp_path)["step"])
-    assert steps == list(range(1, 2501, 3))
-
-
-def test_a_broken_line_of_decisions_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path, [decision(1)]) / DECISIONS_FILE
-    path.write_text(path.read_text() + '{"kind": "deci')
-    with pytest.raises(UserError, match=r"decisions\.jsonl: line 2 is not a JSON object"):
-        decisions_of(tmp_path)
+    table = read_back(tmp_path, map(decision, range(1, 2501)))
+    assert list(table["step"]) == list(range(1, 2501, 3))

@@ -278,15 +278,15 @@ def test_what_the_runs_of_a_seed_have_in_common_is_found() -> None:
         assert np.mean([p.sd for p in pools if p]) == pytest.approx(0.25, rel=0.04)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.2, 0.5])
-@pytest.mark.parametrize(("n", "of_dense"), [(4, 4), (8, 15)])
+@pytest.mark.parametrize(
+    ("n", "of_dense", "correlation"), [(4, 4, 0.0), (4, 4, 0.5), (8, 15, 0.2), (8, 15, 0.5)]
+)
 def test_pooled_intervals_cover(n: int, of_dense: int, correlation: float) -> None:
-    noise, hits, widths = np.random.default_rng(n), 0, []
+    noise, hits = np.random.default_rng(n), 0
     for _ in range(PAGES):
         rows = two_way(noise, 12, n, of_dense, correlation)
         one = pooled(rows[1], rows[0], pool_of(rows))
         hits += one.low < 0 < one.high
-        widths.append(one.high - one.low)
     assert at_least(hits, 0.94), hits / PAGES
     assert at_most(hits, 0.96), hits / PAGES
 

@@ -26,14 +26,11 @@ PLAIN: Environment = dict.fromkeys(VARIABLES)
     [
         ("ranks-cuda", 1, [on_one_gpu(0), on_one_gpu(1)]),
         ("ranks-cuda", 2, [PLAIN, PLAIN]),
-        ("ranks-cuda", 4, [PLAIN, PLAIN]),
         ("exchange-cuda", 1, [PLAIN]),
         ("exchange-cuda", 4, [PLAIN]),
         ("time-cuda", 1, [PLAIN]),
         ("time-cuda", 2, [PLAIN, PLAIN]),
-        ("time-cuda", 4, [PLAIN, PLAIN]),
         ("exchange-cpu", 0, [PLAIN, PLAIN]),
-        ("exchange-cpu", 1, [PLAIN, PLAIN]),
     ],
 )
 def test_ranks_share_a_gpu_only_where_there_are_too_few(
