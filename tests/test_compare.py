@@ -264,10 +264,29 @@ def test_two_runs_of_one_seed_are_two_lines_and_copies_count_once(tmp_path: Path
     found = lines(a_run(), other, a_run(seed=1))
     assert found == {"Dense 0a1b2c3d": 1, "Dense ffffffff": 1, "Dense": 1}
     assert lines(a_run(), again) == {"Dense 0a1b2c3d": 1, "Dense 0a1b2c3d (2)": 1}
-    for place, run in (("", a_run()), ("backup", a_run()), ("", a_run(seed=1))):
+    for place, run in (
+        ("", a_run()), ("backup", a_run()), ("", replace(a_run(), id="renamed")), ("", a_run(seed=1)),
+    ):  # fmt: skip
         write(tmp_path / place, run)
     compare.main([str(tmp_path)])
     assert list(pd.read_csv(tmp_path / "compare.csv")["line"]) == ["Dense"] * 2
+
+
+def test_a_line_that_guesses_says_so() -> None:
+    guess = {"classes": 10, "test/accuracy_percent": 9.5}
+    (task,) = compare.compared([a_run(), a_run("TopK", summary=guess), a_run("TopK", 1)])
+    assert "TopK: no better than guessing with seed 0" in task.notes
+
+
+def test_numbers_against_a_reference_have_no_interval_below_three_seeds() -> None:
+    runs = [a_run(seed=seed) for seed in range(2)] + [
+        a_run("TopK", seed, 89.0) for seed in range(2)
+    ]
+    ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
+    numbers = one.numbers.set_index("settings")
+    assert list(numbers["n"]) == [2, 2]
+    assert numbers.loc["TopK", "cost"] == pytest.approx(1.0)
+    assert numbers[["low", "high"]].isna().all(axis=None)
 
 
 def test_a_line_that_pools_settings_says_so() -> None:
@@ -555,8 +574,8 @@ def test_the_command_prints_and_draws_the_comparison(
     out = capsys.readouterr().out
     assert "against Dense, margin 2 points of accuracy" in out
     assert "undecided, n = 1" in out
-    assert (tmp_path / "against.png").is_file()
-    assert (tmp_path / "compare.png").is_file()
+    files = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert files >= {"compare.csv", "compare.png", "against.csv", "against.png"}
 
 
 def test_a_setting_that_trains_another_way_is_named() -> None:

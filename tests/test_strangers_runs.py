@@ -364,7 +364,10 @@ WITH_OWN_WAYS = {
         "data sets, with checksums where they are downloaded",
     ),
     **dict.fromkeys(
-        ("launch/environment.py", "launch/rank.py", "launch/ranks.py", "network/counters.py", "network/lab.py"),
+        (
+            *("launch/environment.py", "launch/rank.py", "launch/ranks.py"),
+            *("network/counters.py", "network/lab.py"),
+        ),
         "files of the system; a file that must be new",
     ),
     **dict.fromkeys(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -343,3 +344,28 @@ def test_comparisons_of_one_quantity_share_a_prior(flipped: bool) -> None:
         [*claims, other_model], frame_of(**rows, **{"n.a": [1, 2, 3], "n.b": [0] * 3})
     )
     assert other.effects[0].prior is None
+
+
+def test_two_rows_that_guess_decide_nothing_of_quality_and_still_send_what_they_send() -> None:
+    rows = {"a": [10.1, 10.0, 10.3], "b": [9, 9, 9]}
+    sent = frame_of(**rows).assign(quantity="payload")
+    frame = pd.concat([frame_of(**rows).assign(quantity="test accuracy"), sent])
+    claims = [claim(Check(name, "a", "b")) for name in ("test accuracy", "payload")]
+    both = judge(claims, frame, guesses={"a", "b"}, labels={"a": "A", "b": "B"})
+    assert [one.word for one in both] == ["not tested", "agrees"]
+    assert both[0].why == "A and B are no better than guessing."
+    assert [one.word for one in judge(claims, frame, guesses={"b"})] == ["agrees", "agrees"]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: near(ABOVE, 1.0, "1.0"), "margin: a number, got '1.0'"),  # type: ignore[arg-type]
+        (lambda: near(ABOVE, 1.0, -1.0), "margin: a number above 0, got -1.0"),
+        (lambda: near(RATIO, 1.0, 0.5), "margin: a factor above 1 for a ratio, got 0.5"),
+        (lambda: Check("steps", "a", "b", above=None), "above: a number, got None"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_margin_that_is_none_is_one_line(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        make()
