@@ -42,7 +42,7 @@ def wait_for(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECO
 
 
 def on_both(action: Callable[[str], Any]) -> dict[str, Any]:
-    """What the action returns for the ranks "0" and "1", which are threads of these names."""
+    """Run the action as ranks "0" and "1", which are threads of these names; return its values by rank."""
     found = {}
 
     def act(rank: str) -> None:

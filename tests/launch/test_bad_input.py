@@ -49,6 +49,7 @@ WORDS = {
     "ESC": "\x1b",
     "BELL": "\x07",
 }
+"""What words of the table stand for."""
 OVERRIDES = {"GRAVAC": ("compressor=topk", "policy=gravac"), "TEXT": TEXT, "BARE": ()}
 TABLE = Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").partition("# Slow.\n")
 MISTAKES = [
@@ -81,12 +82,7 @@ def test_a_mistake_is_one_line_and_nothing_is_left(
     assert not Path("elsewhere").exists()
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        *("train.epoch=3", "seed=[1", "--multirun train.epoch=1,2"),
-    ],
-)
+@pytest.mark.parametrize("overrides", ["train.epoch=3", "seed=[1", "--multirun train.epoch=1,2"])
 def test_mistakes_are_the_same_where_hydra_composes_to_know_its_mode(
     overrides: str, request: pytest.FixtureRequest
 ) -> None:

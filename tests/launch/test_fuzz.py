@@ -77,8 +77,8 @@ def _walk(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 
 def problem_of(action: Callable[[], object]) -> str:
-    """How a command ends that neither is accepted, nor refused with one line and exit code 2; else nothing.
-    Hangs end after `HANG_SECONDS`."""
+    """Return how a command ended that was neither accepted, nor refused with one line and exit code 2; of
+    others the empty text. Hangs end after `HANG_SECONDS`."""
 
     def too_long(*_: object) -> None:
         raise TimeoutError(f"no end after {HANG_SECONDS} s")
