@@ -352,7 +352,7 @@ def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("artifact", "scale"),
-    [  # at small: tests that compose these runs anyway, test_pool_config.py and predict/test_settings.py
+    [  # at small: tests that compose these runs anyway, test_pool_config.py and predict/test_recommend.py
         (artifact, scale)
         for artifact in TRAINED
         for scale in artifact_node(artifact).sizes

@@ -6,18 +6,23 @@ import csv
 import io
 import os
 import re
+import signal
+import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from labs import need_a_lab
 
 from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.command_line import main
 from dgc_repro.bench.exchange import NETWORK_CASES, Replay
 from dgc_repro.bench.rounds import Steps, rounds, spread_out
+from dgc_repro.bench.world import RanksFailed, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 
@@ -153,3 +158,47 @@ def test_a_mistake_on_the_command_line_is_one_line() -> None:
     with pytest.raises(UserError, match=r"^--only: invalid choice: 'launches'") as error:
         main(["--only", "launches"])
     assert "\n" not in str(error.value)
+
+
+# Live ranks: what comes back, what a step is counted as, and that a failure has a name.
+
+
+@pytest.fixture
+def ranks_find_this_file(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (here, here.parent, repository))))
+
+
+def fails(how: str) -> None:
+    if dist.get_rank() == 1:
+        if how == "raises":
+            raise KeyError("nobody")
+        if how == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(30)
+    dist.barrier()
+
+
+@pytest.mark.usefixtures("ranks_find_this_file")
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", "rank 1 KeyError: 'nobody'"),
+        ("is killed", "rank 1 was killed by SIGKILL"),
+        ("is late", "rank 0 .*[Tt]imed out"),
+    ],
+)
+def test_a_rank_that_fails_is_named_with_its_reason(how: str, said: str) -> None:
+    with pytest.raises(RanksFailed, match=said):
+        on_ranks(fails, how, timeout_seconds=3 if how == "is late" else 30)
+
+
+def one_each(seconds: Sequence[float]) -> Steps:
+    number = dist.get_rank()
+    return rounds({"way": lambda: {"seconds": seconds[number], "a_ms": seconds[number]}}, 2, 1)
+
+
+@pytest.mark.usefixtures("ranks_find_this_file")
+def test_of_the_ranks_the_slowest_counts_and_spans_are_means() -> None:
+    way = on_ranks(one_each, (1.0, 3.0))["way"]
+    assert way.to_dict("list") == {"seconds": [3.0, 3.0], "a_ms": [2.0, 2.0]}

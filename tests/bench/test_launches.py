@@ -1,6 +1,10 @@
-"""What a step would ask of a GPU is counted on fake tensors, without one."""
+"""What a GPU would do, without one: a step is counted on fake tensors, the table is made on the CPU."""
 
 from __future__ import annotations
+
+import collections
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,10 +12,13 @@ import torch.distributed as dist
 
 from dgc_repro.bench import launches
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
+from dgc_repro.bench.methods import gpu_rows, gpu_table
+from dgc_repro.errors import UserError
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.settings import build_compressor, build_policy
+from dgc_repro.paper import pool
 from dgc_repro.policy.interface import Plan
 
 
@@ -124,3 +131,30 @@ def test_factors_of_a_rank_above_64_are_drawn_without_a_wait(overrides: list[str
         for _ in range(2):
             exchange.average([given])
         assert counting.waits == []
+
+
+# The table of a GPU is made without one: its methods run on the CPU.
+
+
+def test_every_method_has_a_row() -> None:
+    names = ("dense", "uniform", "topk", "dgc", "powersgd", "magnitude")
+    sizes = ["model.width=4", "model.blocks=[1,1,1,1]"]
+    cases = {name: launches.methods()[name] for name in names}
+    rows = gpu_rows(torch.device("cpu"), 1, cases, sizes)
+    assert [row["method"] for row in rows] == [*names]
+    assert all(row["step_x"] > 0 for row in rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_table_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match="only: gpu needs a GPU"):
+        gpu_table(quick=True)
+
+
+def test_the_page_counts_the_trainings_of_each_commit_on_a_gpu(repository: Path) -> None:
+    page = (repository / "docs" / "gpus.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([0-9a-f]{12})`, .* (\d+) trainings \|$", page, re.M)
+    runs = pool.read(repository / "results" / "benchmark" / "small")
+    on_gpu = [run.environment for run in runs if run.environment["device"] == "cuda"]
+    found = collections.Counter(environment["commit"][:12] for environment in on_gpu)
+    assert {commit: int(number) for commit, number in told} == found

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,11 +25,40 @@ TESTS = Path(__file__).resolve().parent.parent
 PATHS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
 
 
+def refused(answer: tuple[int, list[str]]) -> str:
+    """The one line on stderr, after the checks that every mistake has to pass."""
+    code, lines = answer
+    assert code == 2, lines
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
 def wait_for(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
         time.sleep(0.02)
+
+
+def on_both(action: Callable[[str], Any]) -> dict[str, Any]:
+    """Run the action as ranks "0" and "1", which are threads of these names; return its values by rank."""
+    found = {}
+
+    def act(rank: str) -> None:
+        found[rank] = action(rank)
+
+    threads = [threading.Thread(target=act, args=rank, name=rank) for rank in "01"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def by_rank(*values: Any) -> Callable[..., Any]:
+    """A function that returns the value of the rank that calls it, in `on_both`."""
+    return lambda *_: values[int(threading.current_thread().name)]
 
 
 class Command:

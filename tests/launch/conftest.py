@@ -22,14 +22,20 @@ from tiny_run import configured
 
 from dgc_repro.launch import main
 from dgc_repro.launch import run as running
-from dgc_repro.launch.ranks import STOP_SIGNALS
+from dgc_repro.launch.ranks import LAUNCH, LOCK_FILE, OWN_TARGETS, STOP_SIGNALS
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import run_worker
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder is the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """The run folders that have been trained, in this process; the working folder is the test's own."""
+def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The run folders that have been trained, in this process."""
     folders: list[Path] = []
 
     def rank_here(config: dict[str, Any], folder: Path, **_: Any) -> None:
@@ -38,7 +44,6 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pa
         run_worker(folder)
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "execute", rank_here)
     yield folders
     for number, handler in before.items():  # a rank replaces them
@@ -58,11 +63,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def finished(
-    kept: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Path]:
-    """Puts a copy of such a run into runs/ of the working folder, which is the test's own."""
-    monkeypatch.chdir(tmp_path)
+def finished(kept: Callable[..., Path]) -> Callable[..., Path]:
+    """Puts a copy of such a run into runs/ of the working folder."""
 
     def copied(*overrides: str) -> Path:
         folder = kept(*overrides)
@@ -88,20 +90,42 @@ def command(
 
 
 @pytest.fixture
-def whole_command(
+def ended(
     trained: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, list[str]]]:
-    """Run the command line with these arguments here: exit code and the lines on stderr."""
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line with these arguments here: exit code, stdout and stderr."""
 
-    def run(*arguments: str) -> tuple[int, list[str]]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dgc_repro", *arguments])
         try:
             code = main.answer(main.dispatch)
         except SystemExit as end:  # from inside Hydra
             code = int(end.code or 0)
-        return code, capsys.readouterr().err.splitlines()
+        return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def whole_command(
+    ended: Callable[..., tuple[int, str, str]],
+) -> Callable[..., tuple[int, list[str]]]:
+    """Run the command line with these arguments here: exit code and the lines on stderr."""
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        code, _, errors = ended(*arguments)
+        return code, errors.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that are printed in this process, `command` included."""
+    lines: list[str] = []
+    line = lambda *words, **_: lines.append(" ".join(map(str, words)))  # noqa: E731
+    monkeypatch.setattr("builtins.print", line)
+    return lines
 
 
 @pytest.fixture
@@ -133,6 +157,15 @@ def pair(free: int, by_hand: Callable[..., None]) -> dict[str, Rendezvous]:
         met[str(rank)] = Rendezvous(PATIENCE_SECONDS)
     by_hand(0, 2, free)
     return met
+
+
+@pytest.fixture
+def instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What rank 0 sends the others: the folder of launch 1234, which has taken its lock."""
+    for name in (LAUNCH, OWN_TARGETS):
+        monkeypatch.setenv(name, "")  # `join` sets them
+    (tmp_path / LOCK_FILE).write_text("1234")
+    return {"folder": str(tmp_path), LAUNCH: "1234", "node": "node0", OWN_TARGETS: ""}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_run import PLAIN, SETTINGS, TINY
+from tiny_run import FINISHED, PLAIN, SETTINGS, TINY
 
 import dgc_repro
 from dgc_repro.checksums import sealed
@@ -71,11 +71,7 @@ def test_every_flipped_bit_of_a_finished_run_is_noticed(
 
 @pytest.mark.parametrize("name", READ[1:])
 def test_the_same_command_names_and_mends_a_damaged_run(
-    command: Command,
-    finished: Finished,
-    trained: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    command: Command, finished: Finished, trained: list[Path], said: list[str], name: str
 ) -> None:
     folder = finished(*RUN)
     trained.clear()
@@ -86,10 +82,6 @@ def test_the_same_command_names_and_mends_a_damaged_run(
     if name != "summary.json":  # may be no JSON any more, as if the run had not ended
         with pytest.raises(ValueError, match=f"runs: .*{name} is damaged"):
             oracle.finished(folder)
-    said: list[str] = []
-    monkeypatch.setattr(
-        "builtins.print", lambda *words, **_: said.append(" ".join(map(str, words)))
-    )
     assert command("wandb", "runs")[0] == 2
     assert said[0] == f"left out: {caught.value}"
     assert said[1].startswith("error: wandb: no finished run")
@@ -115,20 +107,11 @@ def test_a_summary_with_a_checksum_and_no_list_of_files_is_damaged(
         is_finished(tmp_path)
 
 
-@pytest.mark.parametrize("line", ["seed: [1]", "wrap: 5"])
-def test_a_config_of_other_types_is_one_line(tmp_path: Path, line: str) -> None:
-    shutil.copytree(Path(__file__).resolve().parents[1] / "finished_run", tmp_path / "a")
-    path = tmp_path / "a" / "config.yaml"
-    path.write_text(f"{path.read_text()}\n{line}\n")
-    with pytest.raises(UserError, match="a resolved config with a seed and a list of wrappers"):
-        read_run(tmp_path / "a")
-
-
 def test_a_folder_that_lost_its_config_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
-        shutil.copytree(Path(__file__).resolve().parents[1] / "finished_run", tmp_path / name)
+        shutil.copytree(FINISHED, tmp_path / name)
     (tmp_path / "b" / "config.yaml").unlink()
     assert list(dgc_repro.load_runs(tmp_path).runs["run"]) == ["a"]
     assert f"left out: {tmp_path / 'b'}: no config.yaml" in caplog.text

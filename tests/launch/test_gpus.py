@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import by_rank, on_both
 
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import batch, native
@@ -59,11 +59,11 @@ def config_of(
     return {"launch": launch, "train": {"precision": precision}, "scale": {"name": scale}}
 
 
-def found(config: dict[str, Any]) -> str:
+def found(config: dict[str, Any], *has_own: bool) -> str:
     """What is chosen, in short: a device and its backend, or the key of the line that refuses it. ``idle``: a
     GPU stays idle, and a line says so."""
     try:
-        place = choose_device(config)
+        place = choose_device(config, *has_own)
     except UserError as error:
         return str(error).partition(":")[0].removeprefix("launch.")
     return f"{place.device} {place.backend}{' idle' * bool(place.note)}"
@@ -105,31 +105,26 @@ def test_the_device_of_every_machine(
             assert (case, found(config_of(ranks, device, backend, scale=scale))) == (case, small)
 
 
+@pytest.mark.parametrize(
+    ("kind", "way_out"),
+    [
+        ("local", "launch=simulated trains all workers on one GPU in one process"),
+        ("netlab", "launch.device=cuda lets the workers of the lab share a GPU"),
+        ("in torchrun", "in one process, without torchrun"),
+    ],
+)
 def test_too_few_gpus_are_refused_with_the_ways_out(
-    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    kind: str, way_out: str, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(1)
-    says = (
-        "launch.device: 1 GPU here for 2 workers, and each worker needs a GPU of its own; {}; "
-        "launch.device=cpu trains on CPU cores"
-    )
-    simulated = "launch=simulated trains all workers on one GPU in one process"
-    for kind, other in (
-        ("local", simulated),
-        ("netlab", "launch.device=cuda lets the workers of the lab share a GPU"),
-    ):
-        with pytest.raises(UserError) as error:
-            choose_device(config_of(2, kind=kind))
-        assert str(error.value) == says.format(other)
-    with monkeypatch.context() as patch:
-        patch.setenv("TORCHELASTIC_RUN_ID", "none")
-        with pytest.raises(UserError, match="in one process, without torchrun;"):
-            choose_device(config_of(2))
-    note = choose_device(config_of(2, scale="quick")).note
-    assert note == (
-        f"launch.device: 1 GPU here for 2 workers; scale=quick is made for CPU cores and trains there; "
-        f"{simulated}"
-    )
+    if kind == "in torchrun":
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    config = config_of(2, kind="netlab" if kind == "netlab" else "local")
+    with pytest.raises(
+        UserError, match=r"^launch\.device: 1 GPU here for 2 workers, .*device=cpu"
+    ) as error:
+        choose_device(config)
+    assert f"{way_out}; " in str(error.value)
 
 
 def test_ranks_that_would_take_one_of_several_gpus_are_told_of_local_rank(
@@ -188,41 +183,18 @@ def test_ranks_that_see_one_gpu_each_compare_their_uuids(
     uuids: tuple[str | None, ...],
     buses: tuple[int, int],
     wanted: str,
-    by_hand: Callable[..., None],
-    free: int,
+    pair: dict[str, Rendezvous],
     machine: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    met = []
-    for rank in (0, 1):
-        by_hand(rank, 2, free)
-        met.append(Rendezvous(20.0))
     machine(1)
-    own = threading.local()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: own.uuid is not None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(own.uuid is not None))
-    monkeypatch.setattr(
-        torch.cuda,
-        "get_device_properties",
-        lambda gpu: SimpleNamespace(uuid=own.uuid, pci_bus_id=own.bus),
-    )
-    chosen: dict[int, str] = {}
-
-    def choose(rank: int) -> None:
-        own.uuid, own.bus = uuids[rank], buses[rank]
-        has_own = met[rank].has_own_gpus(0)
-        try:
-            chosen[rank] = " ".join(choose_device(config_of(2), has_own)[:2])
-        except UserError as error:
-            chosen[rank] = str(error).partition(":")[0].removeprefix("launch.")
-
-    threads = [threading.Thread(target=choose, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert chosen[0] == wanted
-    assert chosen[1] == ("cpu gloo" if uuids[1] is None else wanted)
+    uuid, bus = by_rank(*uuids), by_rank(*buses)
+    own = lambda gpu: SimpleNamespace(uuid=uuid(), pci_bus_id=bus())  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: uuid() is not None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(uuid() is not None))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", own)
+    chosen = on_both(lambda rank: found(config_of(2), pair[rank].has_own_gpus(0)))
+    assert chosen == {"0": wanted, "1": "cpu gloo" if uuids[1] is None else wanted}
 
 
 def test_a_gpu_that_torch_cannot_use_is_named(

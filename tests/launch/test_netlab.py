@@ -1,4 +1,5 @@
-"""``launch=netlab``: real runs between network namespaces, and that nothing of them stays behind."""
+"""The network of a run: its modelled costs, and ``launch=netlab``: real runs between network namespaces, of
+which nothing stays behind."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Command, wait_for
+from commands import PATHS, Command, wait_for
 from labs import namespaces_of, need_a_lab
 from ranks import processes_of
 from tiny_run import TINY, configured
 
 from dgc_repro.launch.main import answer
-from dgc_repro.launch.networks import Schedule
+from dgc_repro.launch.networks import Schedule, modelled
+from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.ranks import Ranks, what_failed
 from dgc_repro.launch.rules import validate
 from dgc_repro.network import lab as lab_module
@@ -29,25 +31,45 @@ RUN = (
     *("train.epochs=4", "sink.every_steps=1", "compressor=dense", "wrap=[]"),
 )
 GRAVAC = (
-    *("train.epochs=1", "model.width=8", "compressor=dgc_sampled"),
-    *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),
+    *("train.epochs=1", "model.width=8", "compressor=dgc_sampled", "wrap=[error_feedback]"),
+    *("policy=gravac", "policy.window=3", "policy.theta_min=4", "policy.eps=0.3"),
+    *("network.rate=1gbit", "network.schedule=[{step: 4, rate: 20mbit}]"),
 )
 STEPS_PER_EPOCH = 20
-PYTHONPATH = ":".join(str(path) for path in Path(__file__).resolve().parents[1:3])
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+def in_labs(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that makes labs."""
+    needs = pytest.mark.usefixtures("a_lab")(test)
+    return pytest.mark.slow(pytest.mark.timeout(600)(needs))
 
 
 @pytest.fixture
-def in_a_lab(commands: Callable[..., Command]) -> Callable[..., Command]:
+def a_lab() -> None:
     need_a_lab()
-    return lambda *overrides: commands(*RUN, *overrides)
 
 
+def test_a_run_may_stand_for_one_of_more_workers_and_longer_messages() -> None:
+    """Four simulated workers as the 32 of two levels: rings cross a node's link once a round."""
+    given = (
+        "launch=simulated",
+        "launch.workers=4",
+        "network=gcp_v100_32",
+        "network.efficiency=1.0",
+    )
+    config = composed([*given, "network.as_workers=32", "network.message_scale=50"])
+    cost = modelled(config, lambda: 0)
+    assert cost is not None
+    size, beta, alpha = 50 * 1_000_000, 8 / 10e9, 50e-6
+    assert cost("allreduce", 1_000_000) == pytest.approx(2 * 31 * (alpha + size / 32 * beta))
+    assert cost("allgather", 1_000_000) == pytest.approx(31 * (alpha + size * beta))
+
+
+@in_labs
 def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
-    in_a_lab: Callable[..., Command],
+    commands: Callable[..., Command],
 ) -> None:
-    command = in_a_lab("network=ethernet_1gbit", "model.width=8")
+    command = commands(*RUN, "network=ethernet_1gbit", "model.width=8")
     launcher = command.start().pid
     command.wait_for_step(STEPS_PER_EPOCH + 2)
     assert len(namespaces_of(launcher)) == 3  # two workers and the bridge between them
@@ -83,11 +105,11 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
     assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
 
 
+@in_labs
 def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent_at_whatever_rate(
-    in_a_lab: Callable[..., Command],
+    commands: Callable[..., Command],
 ) -> None:
-    links = ("network.rate=1gbit", "network.schedule=[{step: 4, rate: 20mbit}]")
-    command = in_a_lab(*GRAVAC, "policy.eps=0.3", *links)
+    command = commands(*RUN, *GRAVAC)
     command.start()
     assert command.end() == (0, [])
     summary = command.summary()
@@ -103,7 +125,7 @@ def ranks_of(lab: Lab, folder: Path, program: str) -> Ranks:
     """Run a program as each rank of a lab to the end."""
     with (folder / "launch.log").open("w") as log:
         ranks = Ranks(folder, log, len(lab.rates), lab=lab)
-        ranks.run([sys.executable, "-c", program], os.environ | {"PYTHONPATH": PYTHONPATH})
+        ranks.run([sys.executable, "-c", program], os.environ | PATHS)
     return ranks
 
 
@@ -119,11 +141,10 @@ time.sleep(600)
 """
 
 
+@in_labs
 def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need_a_lab()
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dgc_repro.launch.ranks.KILL_AFTER_SECONDS", 0.2)
     with Lab([1e9, 1e9]) as lab:
         pid = lab.pids[2]
@@ -166,15 +187,12 @@ if rank == 0:
 """
 
 
-def test_rates_change_at_their_steps_in_a_run_that_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need_a_lab()
-    monkeypatch.chdir(tmp_path)
+@in_labs
+def test_rates_change_at_their_steps_in_a_run_that_is_continued(tmp_path: Path) -> None:
     with Lab([10e6, 10e6]) as lab:
         assert codes_of(ranks_of(lab, tmp_path, CHANGES)) == [0, 0]
-        log = (tmp_path / "launch.log").read_text()
-    assert (tmp_path / "told.txt").read_text() == "10Mbit 100Mbit 20Mbit 20Mbit", log
+        log = Path("launch.log").read_text()
+    assert Path("told.txt").read_text() == "10Mbit 100Mbit 20Mbit 20Mbit", log
 
 
 def test_all_ranks_wait_before_a_change_and_behind_it_and_outside_a_lab_nobody_does() -> None:

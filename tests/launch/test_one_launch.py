@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -72,6 +71,7 @@ def test_a_killed_launchers_ranks_hold_the_folder_until_the_last_has_ended(
 
 
 def test_a_child_that_inherits_the_lock_keeps_it(tmp_path: Path) -> None:
+    """flock(2) belongs to the open file; a lock by fcntl(2) would end with the launcher."""
     script = "import time; print('here', flush=True); time.sleep(600)"
     with held(tmp_path) as here:
         child = subprocess.Popen(
@@ -79,6 +79,7 @@ def test_a_child_that_inherits_the_lock_keeps_it(tmp_path: Path) -> None:
         )
         assert child.stdout is not None
         child.stdout.readline()
+        assert not os.get_inheritable(here.lock)  # but through pass_fds
         ours = launch_in(tmp_path)
     try:
         with pytest.raises(RunHeld, match=rf"\(process id {child.pid}\); wait for it, end it"):
@@ -179,11 +180,3 @@ def test_the_id_of_a_launch_is_on_the_disk_before_others_look(
     monkeypatch.setattr(os, "fsync", lambda fd: (really(fd), synced.append(launch_in(tmp_path)))[0])
     with held(tmp_path) as here:
         assert synced == [here.launch]
-
-
-def test_the_lock_is_one_that_children_inherit(tmp_path: Path) -> None:
-    """flock(2) belongs to the open file; a lock by fcntl(2) would end with the launcher."""
-    with held(tmp_path) as here, (tmp_path / LOCK_FILE).open() as other:
-        assert not os.get_inheritable(here.lock)  # but through pass_fds
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

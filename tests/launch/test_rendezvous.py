@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
-from commands import wait_for
+from commands import by_rank, on_both, wait_for
 from sockets import listening, open_to_others
 from tiny_run import configured
 
@@ -25,7 +24,7 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.collective import CollectiveFailed, asking
 from dgc_repro.launch import rendezvous, torchrun, worker
 from dgc_repro.launch.devices import Place
-from dgc_repro.launch.ranks import LAUNCH, LOCK_FILE, OWN_TARGETS, USER_ERROR
+from dgc_repro.launch.ranks import LOCK_FILE, USER_ERROR
 from dgc_repro.launch.rendezvous import (
     CLOCK_SECONDS,
     NO_ANSWER,
@@ -123,11 +122,6 @@ def test_gloo_and_nccl_use_loopback_unless_somebody_has_chosen(
 # -- nodes that differ ---------------------------------------------------------------------------
 
 
-def by_rank(*values: Any) -> Callable[..., Any]:
-    """A function that returns the value of the rank that calls it."""
-    return lambda *_: values[int(threading.current_thread().name)]
-
-
 @pytest.mark.parametrize(
     ("where", "what", "says"),
     [
@@ -164,6 +158,7 @@ def test_nodes_that_differ_end_with_one_line_on_all_ranks(
     what: dict[str, Any],
     says: str,
     pair: dict[str, Rendezvous],
+    instructions: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,40 +169,23 @@ def test_nodes_that_differ_end_with_one_line_on_all_ranks(
     monkeypatch.setattr(rendezvous.platform, "node", by_rank("node0", "node1"))
     given = ("dataset=digits", "compressor=topk", "sink=none", "launch.workers=2")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*given)))
-    (tmp_path / LOCK_FILE).write_text("1234")
-    monkeypatch.setenv(LAUNCH, "")
-    monkeypatch.setenv(OWN_TARGETS, "")  # `join` sets it
-    told = {"folder": str(tmp_path), LAUNCH: "1234", "node": "node0", OWN_TARGETS: ""}
-    codes: dict[str, tuple[int, bool]] = {}
-
-    def join(rank: str) -> None:
-        codes[rank] = torchrun.join(told, pair[rank])
-
-    threads = [threading.Thread(target=join, args=rank, name=rank) for rank in "01"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    codes = on_both(lambda rank: torchrun.join(instructions, pair[rank]))
     assert codes == dict.fromkeys("01", (USER_ERROR, False))
     line = (tmp_path / "error.txt").read_text()
     assert line.startswith(says.format(v=rendezvous.__version__))
 
 
-@pytest.mark.parametrize("launch", [None, "of another file system"])
+@pytest.mark.parametrize("launch", ["", "of another file system"])
 def test_a_run_folder_that_a_node_does_not_share_is_said_on_rank_0(
-    launch: str | None,
-    pair: dict[str, Rendezvous],
-    tmp_path: Path,
+    launch: str, pair: dict[str, Rendezvous], instructions: dict[str, str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """Also where the node has a folder of the same name, of an earlier run."""
     monkeypatch.setattr(torchrun, "SHARED_SECONDS", 0.1)
-    monkeypatch.setenv(LAUNCH, "")  # `join` sets it
-    monkeypatch.setenv(OWN_TARGETS, "")
-    if launch is not None:
+    (tmp_path / LOCK_FILE).unlink()
+    if launch:
         (tmp_path / LOCK_FILE).write_text(launch)
-    told = {"folder": str(tmp_path), LAUNCH: "1234", "node": "node0", OWN_TARGETS: ""}
-    assert torchrun.join(told, pair["1"]) == (USER_ERROR, False)
+    assert torchrun.join(instructions, pair["1"]) == (USER_ERROR, False)
     says = r"^paths\.runs: rank 1 on .* does not see what rank 0 on node0 writes to .*; name"
     with pytest.raises(UserError, match=says):
         pair["0"].gather("start")
@@ -274,9 +252,9 @@ def test_a_rank_that_does_not_answer_is_named_by_all_survivors(trio: list[Rendez
 def test_a_rank_that_waits_elsewhere_says_where(trio: list[Rendezvous]) -> None:
     trio[1].where = lambda: (6, "barrier of a checkpoint")
     trio[1].failed(RuntimeError(CLOSED), 9.0)
-    line = trio[0].failed(broken(), 9.0)
     elsewhere = "rank 1 the barrier of a checkpoint of step 6"
-    assert line.startswith(f"ranks 1, 2 did not come to {HERE}: {elsewhere}, rank 2 {NO_ANSWER} (")
+    line = f"ranks 1, 2 did not come to {HERE}: {elsewhere}, rank 2 {NO_ANSWER} ("
+    assert trio[0].failed(broken(), 9.0).startswith(line)
 
 
 def test_a_rank_that_fails_by_itself_is_the_reason_that_the_others_give(

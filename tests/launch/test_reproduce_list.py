@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,13 +22,12 @@ from tiny_run import TINY
 from dgc_repro.launch import paths
 from dgc_repro.launch import reproduce as reproducing
 from dgc_repro.launch import run as running
-from dgc_repro.launch.devices import Place
 from dgc_repro.launch.environment import RUNS_AT_ONCE, threads_of_worker
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.new_paper import files
 from dgc_repro.launch.ranks import RunFailed, held
 from dgc_repro.launch.reproduce import reproduce
-from dgc_repro.launch.run import Job, check_rows
+from dgc_repro.launch.run import check_rows
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.publish import published, run_ids
 from dgc_repro.train.run import Run
@@ -39,11 +37,10 @@ TABLE1 = " ".join([PAPER, *TINY])
 Reproduce = Callable[..., tuple[int, list[str], list[str]]]
 
 
-def write(folder: Path, *entries: dict[str, Any]) -> Path:
+def write(*entries: dict[str, Any]) -> None:
     """A list of these entries, each expected to take an hour a run."""
-    path = folder / "queue.yaml"
-    path.write_text(yaml.safe_dump({"queue": [{"minutes": 60, **entry} for entry in entries]}))
-    return path
+    text = yaml.safe_dump({"queue": [{"minutes": 60, **entry} for entry in entries]})
+    Path("queue.yaml").write_text(text)
 
 
 @pytest.fixture
@@ -61,12 +58,9 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(
-    paper: None,
-    trained: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    paper: None, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Reproduce:
+) -> Reproduce:  # fmt: skip
     """Runs the command on a list: exit code, lines on stdout and on stderr. A run takes 6 core-minutes."""
     monkeypatch.setattr(Run, "cpu_seconds", 360.0)
     monkeypatch.setattr(reproducing, "code_has_changed", bool)
@@ -74,8 +68,10 @@ def run(
     monkeypatch.setattr(os, "nice", lambda increment: increment)
     monkeypatch.setenv(RUNS_AT_ONCE, "1")
 
+    queue = Path("queue.yaml").absolute()
+
     def command(*arguments: str) -> tuple[int, list[str], list[str]]:
-        code = answer(lambda: reproduce([f"list={tmp_path / 'queue.yaml'}", *arguments]))
+        code = answer(lambda: reproduce([f"list={queue}", *arguments]))
         said = capsys.readouterr()
         return code, said.out.splitlines(), said.err.splitlines()
 
@@ -89,14 +85,14 @@ def names(folders: list[Path]) -> list[tuple[str, int]]:
     return [(config["experiment"]["row"], config["seed"]) for config in configs]
 
 
-def page(folder: Path) -> list[str]:
+def page() -> list[str]:
     """The runs of the published page, each as ``<row>-custom-s<seed>``."""
-    runs = run_ids(folder / "results" / "queued" / "custom" / "table1")
+    runs = run_ids(Path("results", "queued", "custom", "table1"))
     return sorted(run.removeprefix("queued-table1-").rpartition("-")[0] for run in runs)
 
 
 def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
-    run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, trained: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def backwards(arguments: list[str]) -> Any:
         asked = prepared(arguments)
@@ -106,11 +102,8 @@ def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
     prepared = reproducing.prepared
     monkeypatch.setattr(reproducing, "prepared", backwards)
     monkeypatch.setattr(os, "nice", priorities.append)
-    write(
-        tmp_path,
-        {"run": TABLE1, "rows": ["topk"], "why": "first of all"},
-        {"run": f'{TABLE1} "seed=[0,1]"'},
-    )
+    first = {"run": TABLE1, "rows": ["topk"], "why": "first of all"}
+    write(first, {"run": f'{TABLE1} "seed=[0,1]"'})
     code, lines, errors = run()
     assert (code, errors) == (0, [])
     assert names(trained) == [("topk", 0), ("dense", 1), ("topk", 1), ("dense", 0)]
@@ -125,7 +118,7 @@ def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
     assert threads_of_worker({"workers": 1, "threads": None}) == 1
 
     # A third seed: the two that are finished say how long it takes.
-    write(tmp_path, {"run": f'{TABLE1} "seed=[0,1,2]"'})
+    write({"run": f'{TABLE1} "seed=[0,1,2]"'})
     code, lines, _ = run("plan=true")
     assert code == 0
     assert lines[0].strip() == "0.2 core-hours left"
@@ -133,49 +126,44 @@ def test_runs_are_trained_once_in_the_order_of_the_list_dense_first(
     assert names(trained) == []
 
 
-def test_what_is_finished_is_published_again_and_again(
-    run: Reproduce, trained: list[Path], tmp_path: Path
-) -> None:
+def test_what_is_finished_is_published_again_and_again(run: Reproduce, trained: list[Path]) -> None:
     what = f"{PAPER} scale=custom"
-    write(tmp_path, {"run": f"{TABLE1} seed=7", "rows": ["topk"]})
+    write({"run": f"{TABLE1} seed=7", "rows": ["topk"]})
     assert run("publish=true") == (0, [f"{what}: no finished run yet"], [])
     run()
     assert run("publish=true")[:2] == (0, [f"{what}: no finished dense run yet, not published"])
-    assert not (tmp_path / "results" / "queued" / "custom").exists()
+    assert not Path("results/queued/custom").exists()
 
-    write(tmp_path, {"run": f"{TABLE1} seed=7"})
+    write({"run": f"{TABLE1} seed=7"})
     run()
     code, lines, _ = run("publish=true")
     assert (code, lines) == (0, [f"{what}: 2 runs, published in results/queued/custom/table1"])
-    assert page(tmp_path) == ["dense-custom-s7", "topk-custom-s7"]
-    assert (tmp_path / "results" / "README.md").is_file()
+    assert page() == ["dense-custom-s7", "topk-custom-s7"]
+    assert Path("results/README.md").is_file()
     assert run("publish=true")[1] == [f"{what}: 2 runs, published already"]
 
     # On another machine the published runs are as good, whatever their seeds.
-    shutil.rmtree(tmp_path / "runs")
+    shutil.rmtree("runs")
     trained.clear()
-    before = published(tmp_path / "results", "queued", "custom")
-    write(
-        tmp_path,
-        {"run": f'{TABLE1} "seed=[7,0]"'},
-        {"run": f"{TABLE1} seed=8", "rows": ["dense"]},
-    )
+    before = published(Path("results"), "queued", "custom")
+    eighth = {"run": f"{TABLE1} seed=8", "rows": ["dense"]}
+    write({"run": f'{TABLE1} "seed=[7,0]"'}, eighth)
     run()
     assert names(trained) == [("dense", 0), ("topk", 0), ("dense", 8)]
-    write(tmp_path, {"run": f"{TABLE1} seed=0"})  # the other seeds are in no entry any more
+    write({"run": f"{TABLE1} seed=0"})  # the other seeds are in no entry any more
     code, lines, _ = run("publish=true")
     assert (code, lines) == (0, [f"{what}: 5 runs, published in results/queued/custom/table1"])
     rows = [f"{row}-custom-s{seed}" for row in ("dense", "topk") for seed in (0, 7)]
-    assert page(tmp_path) == sorted([*rows, "dense-custom-s8"])
-    after = published(tmp_path / "results", "queued", "custom")
+    assert page() == sorted([*rows, "dense-custom-s8"])
+    after = published(Path("results"), "queued", "custom")
     for name, old in before.items():
         assert (after[name].config, after[name].summary) == (old.config, old.summary)
 
 
 def test_a_page_that_cannot_be_made_does_not_stop_the_others(
-    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, {"run": TABLE1})
+    write({"run": TABLE1})
     run()
 
     def refuse(*_: object) -> None:
@@ -183,15 +171,12 @@ def test_a_page_that_cannot_be_made_does_not_stop_the_others(
 
     monkeypatch.setattr(reproducing.Reproduction, "publish", refuse)
     what = f"{PAPER} scale=custom"
-    assert run("publish=true") == (
-        1,
-        [f"{what}: not published: train.epochs: the same in every run"],
-        [f"error: not published: {what}"],
-    )
+    said = f"{what}: not published: train.epochs: the same in every run"
+    assert run("publish=true") == (1, [said], [f"error: not published: {what}"])
 
 
 def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
-    run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, trained: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where both processes begin at once: the folder is not taken for a mistake's."""
     train = running.execute
@@ -206,18 +191,15 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
 
     monkeypatch.setattr(running, "execute", fail)
     monkeypatch.setattr(running, "warning", lambda *_: "the run diverged")
-    write(
-        tmp_path,
-        {"run": f'{TABLE1} "seed=[0,1]"'},
-        {"run": f"{TABLE1} seed=2", "rows": ["dense"]},
-    )
+    third = {"run": f"{TABLE1} seed=2", "rows": ["dense"]}
+    write({"run": f'{TABLE1} "seed=[0,1]"'}, third)
     code, lines, errors = run()
     assert code == 1
     assert names(trained) == [("topk", 0), ("topk", 1)]
     assert lines[1].startswith(f"[1/5] {PAPER} dense, seed 0: failed: rank 0 was killed by")
     assert "topk, seed 0: 6.0 core-minutes (warning: the run diverged); " in lines[2]
     assert f"[5/5] {PAPER} dense, seed 2: another process trains it; " in lines[5]
-    assert len(list((tmp_path / "runs").glob("queued-table1-dense-custom-s2-*"))) == 1
+    assert len(list(Path("runs").glob("queued-table1-dense-custom-s2-*"))) == 1
     (error,) = errors
     assert error.startswith("error: 2 of 5 runs failed: queued-table1-dense-custom-s0-")
     assert error.endswith("; the same command tries them again")
@@ -227,29 +209,16 @@ def test_a_run_that_fails_is_named_and_one_of_another_process_is_left_to_it(
 
 
 def test_a_cpu_that_emulates_bf16_is_named_before_the_first_run(
-    run: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False}, raising=False)
-    write(tmp_path, {"run": f"{TABLE1} train.precision=bf16", "rows": ["topk"]})
+    write({"run": f"{TABLE1} train.precision=bf16", "rows": ["topk"]})
     code, lines, _ = run()
     assert code == 0
     says = "train.precision: this CPU computes no bfloat16 itself"
     assert [line for line in lines if says in line] == [lines[0]]
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = Path("runs").iterdir()
     assert says in (folder / "metrics.jsonl").read_text()
-
-
-def test_the_device_of_each_bf16_run_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False}, raising=False)
-    monkeypatch.setattr(reproducing, "choose_device", lambda config: Place(config["on"], ""))
-
-    def part(precision: str, device: str) -> Any:
-        job = Job({"train": {"precision": precision}, "on": device}, [])
-        return SimpleNamespace(jobs={"run": job}, left={"run"})
-
-    parts = [part("bf16", "cuda"), part("fp32", "cpu"), part("half", "cpu")]
-    assert (reproducing._slow_bf16(parts) or "").startswith("train.precision: this CPU computes no")
-    assert reproducing._slow_bf16(parts[:2]) is None
 
 
 @pytest.mark.parametrize(
@@ -259,7 +228,7 @@ def test_the_device_of_each_bf16_run_is_looked_at(monkeypatch: pytest.MonkeyPatc
         ({"run": f"{TABLE1} train.epoch=3"}, "did you mean train.epochs?"),
         (
             {"run": f"{TABLE1} 'seed=1"},
-            "run: No closing quotation; close the quotes, or leave them out",
+            "run: No closing quotation; close the quotes, or leave them",
         ),
         ({"run": f"{TABLE1} share=1/2"}, "share: not for an entry; leave it out"),
         ({"run": f"{TABLE1} launch=local"}, "launch: a list has one core; add launch=simulated"),
@@ -270,18 +239,18 @@ def test_the_device_of_each_bf16_run_is_looked_at(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_a_mistake_in_the_list_names_its_entry_before_anything_is_trained(
-    entry: dict[str, Any], message: str, run: Reproduce, trained: list[Path], tmp_path: Path
+    entry: dict[str, Any], message: str, run: Reproduce, trained: list[Path]
 ) -> None:
-    write(tmp_path, entry)
+    write(entry)
     code, _, errors = run()
     assert (code, len(errors)) == (2, 1), errors
-    assert errors[0].startswith(f"error: {tmp_path / 'queue.yaml'}, entry 1")
+    assert errors[0].startswith(f"error: {Path('queue.yaml').absolute()}, entry 1")
     assert message in errors[0]
     assert trained == []
 
 
 def test_a_row_that_an_entry_leaves_out_may_need_more_than_one_core(
-    run: Reproduce, trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Reproduce, trained: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_local_topk(arguments: list[str]) -> Any:
         asked = prepared(arguments)
@@ -292,16 +261,16 @@ def test_a_row_that_an_entry_leaves_out_may_need_more_than_one_core(
 
     prepared = reproducing.prepared
     monkeypatch.setattr(reproducing, "prepared", with_local_topk)
-    write(tmp_path, {"run": TABLE1, "rows": ["dense"]})
+    write({"run": TABLE1, "rows": ["dense"]})
     assert run()[0] == 0
     assert {row for row, _ in names(trained)} == {"dense"}
 
 
-def test_mistakes_of_the_command_are_one_line(run: Reproduce, tmp_path: Path) -> None:
+def test_mistakes_of_the_command_are_one_line(run: Reproduce) -> None:
     assert "has no list `queue:`" in run()[2][0]  # no file
-    (tmp_path / "queue.yaml").write_text("- run: dynamic/table1")
+    Path("queue.yaml").write_text("- run: dynamic/table1")
     assert "has no list `queue:`" in run()[2][0]
-    write(tmp_path)
+    write()
     for argument, message in (
         ("seed=1", "seed: no such key; there are"),
         ("plan=yes", "plan: true or false, got 'yes'"),
@@ -314,8 +283,7 @@ def test_mistakes_of_the_command_are_one_line(run: Reproduce, tmp_path: Path) ->
 
 
 @pytest.mark.slow  # the list has 900 runs, each composed and checked
-def test_the_committed_list_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_committed_list_is_valid() -> None:
     parts = reproducing.read_list("queue", [])
     assert all(part.jobs for part in parts), "an entry whose runs are all in entries before it"
     check_rows(job for part in parts for job in part.jobs.values())
@@ -324,11 +292,11 @@ def test_the_committed_list_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.timeout(6 * PATIENCE_SECONDS)
 def test_a_list_continues_after_a_kill_and_after_a_stop(
-    paper: None, commands: Callable[..., Command], tmp_path: Path
+    paper: None, commands: Callable[..., Command]
 ) -> None:
     sizes = "dataset.train_size=640 train.epochs=4 sink.every_steps=1"
-    path = write(tmp_path, {"run": f'{TABLE1} {sizes} "seed=[0,1]"', "rows": ["dense"]})
-    command = commands("reproduce", f"list={path}")
+    write({"run": f'{TABLE1} {sizes} "seed=[0,1]"', "rows": ["dense"]})
+    command = commands("reproduce", f"list={Path('queue.yaml').absolute()}")
     command.start()
     command.wait_for_step(50)
     os.kill(command.process.pid, signal.SIGKILL)
@@ -355,12 +323,10 @@ def test_a_list_continues_after_a_kill_and_after_a_stop(
 
 
 @pytest.mark.usefixtures("paper", "trained")
-def test_reproduce_keeps_seeds_that_are_published_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reproduce_keeps_seeds_that_are_published_only(capsys: pytest.CaptureFixture[str]) -> None:
     sized = [*TABLE1.split(), "publish=true", "published=true"]
     reproduce([*sized, "seed=5"])
-    shutil.rmtree(tmp_path / "runs")
+    shutil.rmtree("runs")
     reproduce([*sized, "seed=0"])
     assert "the page has finished seeds [5] too" in capsys.readouterr().out
-    assert {run.rpartition("-")[2] for run in page(tmp_path)} == {"s0", "s5"}
+    assert {run.rpartition("-")[2] for run in page()} == {"s0", "s5"}

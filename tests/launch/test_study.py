@@ -64,12 +64,11 @@ def test_the_parts_build_at_every_scale_and_are_different_runs(name: str, scale:
 
 
 def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     reproduce([WAITING, *TINY_WAITING])
-    published = tmp_path / "reproduced" / "lecture" / "custom" / "waiting"
-    assert str(published.relative_to(tmp_path)) in capsys.readouterr().out
+    published = Path("reproduced/lecture/custom/waiting")
+    assert str(published) in capsys.readouterr().out
     before = contents(published)
     runs = pool.read(published.parent)
     assert len(runs) == 5  # seeds
@@ -81,21 +80,18 @@ def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
     assert {v["n"] for v in verdicts} == {5}
     rebuild(published)
     assert contents(published) == before
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(Path().absolute()))
     reproduce([WAITING, *TINY_WAITING, "sink=wandb"])
     assert capsys.readouterr().out.count("already done: ") == 5
-    (mirror,) = tmp_path.glob("runs/lecture-waiting-custom/wandb/offline-run-*")
+    (mirror,) = Path().glob("runs/lecture-waiting-custom/wandb/offline-run-*")
     logged = {path.name.partition("_")[0] for path in mirror.rglob("media/*/*")}
     assert logged == {"table", "waiting"}
     assert contents(published) == before
 
 
-def test_gradients_of_simulated_workers_become_densities(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_gradients_of_simulated_workers_become_densities() -> None:
     reproduce([DENSITY, *TINY_DENSITY, "launch.workers=4", "seed=1"])
-    published = tmp_path / "reproduced" / "lecture" / "custom" / "density"
+    published = Path("reproduced/lecture/custom/density")
     rows = {run.row for run in pool.read(published.parent)}
     assert rows == {"random", "gradient", "fed_10", "fed_100", "fed_1000"}
     record = pool.records(published.parent)["density"]
@@ -118,15 +114,12 @@ def test_every_worker_has_its_own_gradient_and_residuals_are_added() -> None:
     assert (fed.values**2).sum() > 1.2 * (alone.values**2).sum()
 
 
-def test_compress_times_are_measured_on_real_gradients_of_every_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_compress_times_are_measured_on_real_gradients_of_every_model() -> None:
     threads = torch.get_num_threads()
     tiny = ("model.width=2", "launch.threads=1", "study.saturation.repeats=3")
     reproduce(["gravac/fig3", *tiny, "study.saturation.steps=1"])
     assert torch.get_num_threads() == threads
-    for run in pool.read(tmp_path / "reproduced" / "gravac" / "custom"):
+    for run in pool.read(Path("reproduced/gravac/custom")):
         measured = run.lines[run.lines["compress"] == "measured"]
         assert (measured["compress_low"] > 0).all()
         assert (measured["compress_low"] <= measured["compress_ms"]).all()
@@ -151,20 +144,29 @@ def test_the_networks_of_a_study_stand_in_its_record_as_their_files_have_them() 
 
 
 @pytest.mark.parametrize(
-    ("name", "given"), [(WAITING, "study.waiting.trials=7"), (TABLE3, "measure.steps=2")]
+    ("name", "given", "scale"),
+    [
+        (WAITING, ["study.waiting.trials=7"], "custom"),
+        (TABLE3, ["measure.steps=2"], "custom"),
+        ("dynamic/table1", ["seed=0", "model.width=4"], "custom"),
+        ("dynamic/table1", ["scale=small", "seed=0", "train.epochs=2"], "custom"),
+        ("dynamic/table1", ["scale=small", "seed=7", "dataset.root=elsewhere"], "small"),
+    ],
 )
-def test_other_settings_depart_from_the_scale_and_are_another_run(name: str, given: str) -> None:
-    stated, other = configs(name)[0], configs(name, given)[0]
-    assert (stated["scale"]["name"], other["scale"]["name"]) == ("quick", "custom")
-    assert run_folder(stated) != run_folder(other)
+def test_settings_that_depart_from_a_scale_make_other_runs_without_its_name(
+    name: str, given: list[str], scale: str
+) -> None:
+    stated, other = configs(name, *given[: len(given) - 1])[0], configs(name, *given)[0]
+    assert stated["scale"]["name"] == ("small" if "scale=small" in given else "quick")
+    assert other["scale"]["name"] == scale
+    assert (run_folder(stated) == run_folder(other)) == (scale == "small")
 
 
 def test_a_measurement_becomes_a_table_and_is_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     reproduce([TABLE3, *TINY_TABLE3])
-    published = tmp_path / "reproduced" / "gravac" / "custom"
+    published = Path("reproduced/gravac/custom")
     verdicts = {v["claim"]: v for v in pool.records(published)["table3"]["verdicts"]}
     assert {verdicts[f"{model}.dgc.faster"]["n"] for model in MODELS} == {3}
     # Exact top-k chooses the same entries in every way, whatever the machine does.
@@ -206,10 +208,7 @@ def test_data_that_are_not_here_are_replaced_and_said_unless_a_folder_was_named(
         study.last_gradient(plain, *how)
 
 
-def test_what_cannot_be_computed_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_computed_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"^study\.real\.workers: at most the 2 that have grad"):
         reproduce([DENSITY, *TINY_DENSITY, "launch.workers=2", "seed=0"])
     with pytest.raises(UserError, match=r"^launch\.kind: simulated"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return calibrate([*QUICK, f"paths.runs={tmp_path_factory.mktemp('runs')}", "name=here"])
 
 
-def test_the_profile_is_a_network(profile: Path) -> None:
+def test_the_profile_is_a_network_with_its_points_beside_it(profile: Path) -> None:
     network = Network(**read_profile(profile))
     assert network.outer_at(0, 2).rate > 1e7
     assert set(network.software or {}) == set(MEASURED)
@@ -34,13 +35,10 @@ def test_the_profile_is_a_network(profile: Path) -> None:
     head = profile.read_text(encoding="utf-8").splitlines()[:6]
     assert all(line.startswith("#") for line in head)
     assert "12 points; error of the fit: median" in head[1]
-
-
-def test_the_points_lie_beside_it(profile: Path) -> None:
     with profile.with_suffix(".csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["collective"] for row in rows} == set(MEASURED)
-    costs = Costs(Network(**read_profile(profile)), 2)
+    costs = Costs(network, 2)
     for row in rows:
         predicted = costs.seconds(row["collective"], int(row["payload_bytes"]))
         # The file's numbers are rounded.
@@ -56,16 +54,28 @@ def test_the_next_command_reads_it_by_name(profile: Path) -> None:
     assert config["network"]["latency"] == written["latency"]
 
 
-def test_a_size_that_would_take_too_long_ends_its_collective() -> None:
-    def one_second_a_kilobyte(collective: str, size: int, repeats: int) -> list[float]:
-        return [size * 1e-3] * repeats
+@pytest.mark.parametrize(
+    ("seconds_of", "repeats", "budget", "sizes", "seconds"),
+    [
+        # 3 repeats of 2,000 bytes take 6 s, but two sizes there must be; of 4,000 they would take 12.
+        (lambda size: size * 1e-3, 9, 5.0, [1000, 2000], [1.0, 2.0]),
+        # Of a small size it is latency, which says nothing of larger ones.
+        (lambda size: 2.0 if size == 1000 else 0.1, 3, 1.0, [1000, 2000, 4000], [2.0, 0.1, 0.1]),
+    ],
+    ids=["slower and slower", "slow first call"],
+)
+def test_a_size_that_would_take_too_long_ends_its_collective(
+    seconds_of: Callable[[int], float], repeats: int, budget: float, sizes: list[int],
+    seconds: list[float],
+) -> None:  # fmt: skip
+    def timed(collective: str, size: int, repeats: int) -> list[float]:
+        return [seconds_of(size)] * repeats
 
-    points = measure([1000, 2000, 4000], 9, 5.0, one_second_a_kilobyte)
-    # 3 repeats of 2,000 bytes take 6 s, but two sizes there must be; of 4,000 they would take 12.
+    points = measure([1000, 2000, 4000], repeats, budget, timed)
     assert [(p.collective, p.payload_bytes) for p in points] == [
-        (c, size) for c in MEASURED for size in (1000, 2000)
+        (collective, size) for collective in MEASURED for size in sizes
     ]
-    assert [p.seconds for p in points] == [1.0, 2.0] * 4
+    assert [p.seconds for p in points] == seconds * len(MEASURED)
 
 
 def all_take_a_millisecond(function: Any, settings: Any, *_: Any, **__: Any) -> list[Point]:
@@ -91,12 +101,8 @@ def test_what_a_lab_could_not_do_is_in_the_profile(
     lab = nullcontext(SimpleNamespace(notes=[note]))
     monkeypatch.setattr("dgc_repro.predict.calibrate.Lab", lambda *_, **__: lab)
     monkeypatch.setattr("dgc_repro.predict.calibrate.on_ranks", all_take_a_millisecond)
-    path = calibrate(
-        [
-            *("launch=netlab", "network=ethernet_1gbit", "sizes=64,128", "launch.device=cpu"),
-            *(f"paths.runs={tmp_path}", "name=lab"),
-        ]
-    )
+    given = ["launch=netlab", "network=ethernet_1gbit", "sizes=64,128", "launch.device=cpu"]
+    path = calibrate([*given, f"paths.runs={tmp_path}", "name=lab"])
     assert note in str(read_profile(path)["source"])
     assert f"note: {note}" in capsys.readouterr().out
 
@@ -113,15 +119,3 @@ def test_a_bad_fit_is_warned_of(
     profile = calibrate([*given, "sizes=1kb,2kb,3kb,4kb"])
     assert "the fit is off by" in str(read_profile(profile)["source"])
     assert "WARNING: the fit is off by" in capsys.readouterr().out
-
-
-def test_a_slow_first_call_does_not_leave_a_collective_with_one_size() -> None:
-    """Of a small size it is latency, which says nothing of larger ones."""
-
-    def slow_at_first(collective: str, size: int, repeats: int) -> list[float]:
-        return [2.0 if size == 1000 else 0.1] * repeats
-
-    points = measure([1000, 2000, 4000], 3, 1.0, slow_at_first)
-    for collective in MEASURED:
-        sizes = [point.payload_bytes for point in points if point.collective == collective]
-        assert sizes == [1000, 2000, 4000]

@@ -108,17 +108,14 @@ def test_what_does_not_fit_is_refused_with_its_numbers(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            ("dynamic/table1", "plan=true", "device=rtx"),
-            r"^device: one of t4, v100, a100, h100, cpu",
-        ),
-        (("dynamic/table1", "device=t4"), r"^device: needs plan=true; the runs"),
-        (("lecture/allreduce", "plan=true"), r"^plan: lecture/allreduce trains nothing"),
+        ("dynamic/table1 plan=true device=rtx", "device: one of t4, v100, a100, h100, cpu"),
+        ("dynamic/table1 device=t4", "device: needs plan=true; the runs"),
+        ("lecture/allreduce plan=true", "plan: lecture/allreduce trains nothing"),
     ],
 )
-def test_mistakes_are_one_line(given: tuple[str, ...], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        reproduce(given)
+def test_mistakes_are_one_line(given: str, says: str) -> None:
+    with pytest.raises(UserError, match=f"^{says}"):
+        reproduce(given.split())
 
 
 @pytest.mark.parametrize(
@@ -161,10 +158,7 @@ def test_operations_of_two_layers_are_those_by_hand() -> None:
     assert counts.kept_bytes == 4 * (7 * 12 + 7 * 5)  # the inputs of both layers
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["cifar10", "ptb", "shakespeare"],
-)
+@pytest.mark.parametrize("name", ["cifar10", "ptb", "shakespeare"])
 def test_data_that_are_not_here_have_the_sizes_that_they_have(name: str, data_root: Path) -> None:
     more = ["dataset.train_part=valid"] if name == "ptb" else []
     words = ["model=lstm"] if name != "cifar10" else []
@@ -202,16 +196,14 @@ def test_steps_are_timed_without_the_data_set(
 
 def test_what_does_not_fit_into_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.environment, "available_bytes", lambda: 1000)
-    with pytest.raises(
-        UserError, match=r"^launch\.workers: 2 workers keep .* available\) with weights"
-    ):
+    says = r"^launch\.workers: 2 workers keep .* available\) with weights"
+    with pytest.raises(UserError, match=says):
         plan.hours_here(tiny(*UNIFORM4_EF))
 
 
 def test_a_claim_needs_the_rows_that_its_numbers_are_relative_to() -> None:
-    claim = Claim(
-        "1", "a is less.", "Table", (Check("share", "a", "b"),), premises=(Check("loss", "c"),)
-    )
+    checks, premises = (Check("share", "a", "b"),), (Check("loss", "c"),)
+    claim = Claim("1", "a is less.", "Table", checks, premises=premises)
     assert rows_of(claim, {"share": Relative("bytes", "dense")}) == ("a", "b", "dense", "c")
 
 
@@ -222,10 +214,8 @@ def test_finished_and_begun_runs_are_told_apart(
     rows = {plan.run_folder(job.config): (job.row, job.config["seed"]) for job in asked.jobs}
     done = {("none", 0), ("none", 1), ("none", 2), ("dynamic", 0)}
     monkeypatch.setattr(plan, "is_done", lambda folder: rows[folder] in done)
-    begun = ("dynamic", 1)
-    monkeypatch.setattr(
-        plan, "last_checkpoint", lambda folder: 7 if rows[folder] == begun else None
-    )
+    step = lambda folder: 7 if rows[folder] == ("dynamic", 1) else None  # noqa: E731
+    monkeypatch.setattr(plan, "last_checkpoint", step)
     reproduce([*TABLE1, "device=t4"])
     printed = capsys.readouterr().out
     assert "15 runs, 4 of them finished, 1 more begun" in printed

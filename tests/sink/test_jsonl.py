@@ -26,10 +26,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
 
 
+def started(folder: Path, every_steps: int) -> Jsonl:
+    sink = Jsonl(every_steps)
+    sink.start(run_info(folder))
+    return sink
+
+
 @pytest.mark.parametrize("every_steps", [10, 0])
 def test_every_epoch_and_every_tenth_step_is_a_line(every_steps: int, tmp_path: Path) -> None:
-    sink = Jsonl(every_steps)
-    sink.start(run_info(tmp_path))
+    sink = started(tmp_path, every_steps)
     play(sink)
     sink.close()
     sink.close()  # does nothing
@@ -40,24 +45,15 @@ def test_every_epoch_and_every_tenth_step_is_a_line(every_steps: int, tmp_path: 
     assert not every_steps or lines(tmp_path / "steps.jsonl") == steps
 
 
-def test_a_line_is_on_the_disk_before_the_next_one_is_written(tmp_path: Path) -> None:
-    sink = Jsonl(every_steps=1)
-    sink.start(run_info(tmp_path))
-    sink.step(step_metrics(1))
-    sink.epoch(epoch_record(1))
-    assert len(lines(tmp_path / "steps.jsonl")) == len(lines(tmp_path / "metrics.jsonl")) == 1
-    sink.close()
-
-
 def test_a_number_that_is_not_finite_is_null_and_comes_back_as_nan(tmp_path: Path) -> None:
-    sink = Jsonl(every_steps=1)
-    sink.start(run_info(tmp_path))
+    sink = started(tmp_path, 1)
     sink.step({**step_metrics(1), "train/loss": math.inf})
     sink.epoch(epoch_record(1))
     sink.epoch({**epoch_record(2), "train/loss": math.nan, "test/loss": -math.inf})
-    sink.close()
+    # Each line is on the disk before the next one is written, and before the record is closed.
     assert lines(tmp_path / "steps.jsonl")[0]["train/loss"] is None
     assert lines(tmp_path / "metrics.jsonl")[1]["test/loss"] is None
+    sink.close()
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"seed": 0}))
     for name in ("environment.json", "summary.json"):
         (tmp_path / name).write_text("{}")
@@ -68,8 +64,7 @@ def test_a_number_that_is_not_finite_is_null_and_comes_back_as_nan(tmp_path: Pat
 
 def test_a_record_is_passed_on_as_it_was_written(tmp_path: Path) -> None:
     decided = {"decision/branch": "dense", "decision/candidate": None}
-    sink = Jsonl(every_steps=2)
-    sink.start(run_info(tmp_path))
+    sink = started(tmp_path, 2)
     sink.note("begins")
     for step in range(1, STEPS_PER_EPOCH + 1):
         sink.step({**step_metrics(step), "train/loss": math.nan, **decided})  # type: ignore[dict-item]
@@ -117,6 +112,5 @@ def test_each_overlay_says_what_runs_beside_the_record(
 ) -> None:
     path = repository / "conf" / "sink" / f"{name}.yaml"
     plain: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    assert path.read_text().startswith("# ")
     assert (plain["console"], plain["mirror"] is not None) == (console, mirrored)
     assert Jsonl(every_steps=plain["every_steps"]) == Jsonl()

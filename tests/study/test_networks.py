@@ -79,20 +79,14 @@ def test_workers_that_do_not_fill_nodes_are_left_out() -> None:
     assert fills_nodes(GIGABIT, 7)
 
 
-def scaling(**changed: object) -> Scaling:
-    settings = {
-        "networks": {"here": GIGABIT},
-        "workers": [1, 2, 8],
-        "compute_ms": 10.0,
-        "bucket_mb": 1.0,
-        "latencies": ["50us", "200us"],
-    }
-    return Scaling(**(settings | changed))  # type: ignore[arg-type]
+SCALING = Scaling(
+    {"here": GIGABIT}, [1, 2, 8], compute_ms=10.0, bucket_mb=1.0, latencies=["50us", "200us"]
+)
 
 
 def test_efficiency_is_compute_over_compute_and_an_allreduce_per_step_or_tensor() -> None:
     sizes = (1000, 200_000, 50)
-    rows = scaling().run(0, Tensors("m", sizes))
+    rows = SCALING.run(0, Tensors("m", sizes))
     found = {(r["series"], r["workers"], r["latency_us"]): r for r in rows}
     for series, messages in (("per step", (sum(sizes),)), ("per tensor", sizes)):
         for count in (1, 2, 8):
@@ -106,7 +100,7 @@ def test_efficiency_is_compute_over_compute_and_an_allreduce_per_step_or_tensor(
 
 
 def test_the_latency_counts_once_a_message() -> None:
-    rows = scaling().run(0, Tensors("m", (1000,) * 40))
+    rows = SCALING.run(0, Tensors("m", (1000,) * 40))
     at = {(r["series"], r["latency_us"]): r for r in rows if r["workers"] == 8}
     for series, messages in (("per tensor", 40), ("per step", 1)):
         apart = at[series, 200]["sync_ms"] - at[series, 50]["sync_ms"]
@@ -120,20 +114,10 @@ def test_buckets_are_filled_from_the_last_tensor_on() -> None:
     assert bucketed([1, 1], limit=100) == [2.0]
 
 
-def saturation(**changed: object) -> Saturation:
-    settings = {
-        "networks": {"here": GIGABIT},
-        "workers": 8,
-        "factors": [10, 100, 1000],
-        "compute_ms": 10.0,
-        "stated_ms": 5.0,
-        "latencies": ["0us"],
-        "steps": 1,
-        "repeats": 3,
-    }
-    return Saturation(**(settings | changed))  # type: ignore[arg-type]
-
-
+SATURATION = Saturation(
+    *({"here": GIGABIT}, 8, [10, 100, 1000]),
+    compute_ms=10.0, stated_ms=5.0, latencies=["0us"], steps=1, repeats=3,
+)  # fmt: skip
 TIMES = Times(
     Tensors("m", (100_000, 7)),
     {10.0: [9.0, 1.0, 4.0], 100.0: [3.0, 3.0, 3.0], 1000.0: [2.0, 2.0, 5.0]},
@@ -141,22 +125,18 @@ TIMES = Times(
 
 
 def test_a_step_is_compute_compress_and_one_allgather() -> None:
-    rows = {(r["compress"], r["latency_us"], r["factor"]): r for r in saturation().run(0, TIMES)}
+    rows = {(r["compress"], r["latency_us"], r["factor"]): r for r in SATURATION.run(0, TIMES)}
     assert len(rows) == 3 * 3 + 3
     for factor in (10, 100, 1000):
         # 7 rounds; of a tensor of 7 values one entry is sent at every factor
         sync = 7 * (50e-6 + 8 * (100_000 // factor + 1) * BETA)
-        for series, compress in (
-            ("none", 0),
-            ("stated", 5),
-            ("measured", (4, 3, 2)[(10, 100, 1000).index(factor)]),
-        ):
+        measured = {10: 4, 100: 3, 1000: 2}[factor]
+        for series, compress in (("none", 0), ("stated", 5), ("measured", measured)):
             row = rows[series, 50, factor]
             assert row["sync_ms"] == pytest.approx(1e3 * sync)
             assert row["compress_ms"] == compress
             assert row["step_ms"] == pytest.approx(10 + compress + 1e3 * sync)
-            assert row["throughput"] == pytest.approx(
-                rows[series, 50, 10]["step_ms"] / row["step_ms"]
-            )
+            first = rows[series, 50, 10]["step_ms"]
+            assert row["throughput"] == pytest.approx(first / row["step_ms"])
     assert rows["measured", 50, 10]["compress_low"] == 2.5
     assert rows["stated", 0, 1000]["communication"] == pytest.approx(10_001 / 101)

@@ -165,16 +165,3 @@ def test_a_sweep_is_an_array_and_ends_with_its_table(commands: Commands) -> None
     command.start()
     assert command.end() == (0, [])
     assert command.printed().count("already done: ") == 3
-
-
-def test_hydras_own_slurm_launcher_runs_the_local_launch(commands: Commands) -> None:
-    command = commands(
-        "hydra",
-        *("--multirun", *RUN[:-1], "launch.workers=2", "train.epochs=1", "seed=0,1"),
-        *("hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=10"),
-    )
-    command.start()
-    code, errors = command.end()
-    assert code == 0, errors
-    summaries = [json.loads(path.read_text()) for path in command.runs.glob("*/summary.json")]
-    assert [summary["status"] for summary in summaries] == ["finished"] * 2
