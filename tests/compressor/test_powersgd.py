@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from laws import play, simulation, told_by
+from laws import play, simulation
 from numeric import Array, both_kernels, context, dense, driven
 from tiny_run import configured
 from torch import Tensor
@@ -19,7 +19,6 @@ from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.launch.settings import build_compressor
 from dgc_repro.payload import LowRank
 from dgc_repro.policy.interface import Plan
@@ -249,9 +248,3 @@ def test_a_policy_that_must_measure_first_is_refused() -> None:
     config = configured("compressor=powersgd")
     with pytest.raises(UserError, match="rank=4 of this compressor cannot be measured"):
         build_compressor(config, Sees())  # type: ignore[arg-type]
-
-
-def test_factors_are_counted_by_tensor() -> None:
-    payload = LowRank(Matrices.of(((5, 7), (3, 4)), 2), torch.zeros(16), torch.ones(22))
-    told = told_by(payload, Batch(("a", "b"), [torch.zeros(35), torch.zeros(12)]))
-    assert told == {"a": (((10, 4), (14, 4)), 24), "b": (((6, 4), (8, 4)), 14)}

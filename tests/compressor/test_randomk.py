@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,17 +116,6 @@ def test_every_entry_is_sent_sometime_the_last_one_too() -> None:
     assert isinstance(counts, Tensor)
     assert bool((counts > 0).all())
     assert int(counts.sum()) == 200 * 50  # exactly k, none twice
-
-
-def test_places_differ_by_step_tensor_and_seed_and_by_worker_only_where_they_should() -> None:
-    def sent(shared: bool, **where: Any) -> Tensor:
-        return dense(run(RandomK(0.1, shared=shared), numbered(500), context(**where)).own)
-
-    for shared in (True, False):
-        assert torch.equal(sent(shared), sent(shared))
-        for other in ({"step": 1}, {"name": "v"}, {"seed": 12}):
-            assert not torch.equal(sent(shared), sent(shared, **other)), other
-        assert torch.equal(sent(shared), sent(shared, rank=1)) == shared
 
 
 def sent() -> Keyed:
