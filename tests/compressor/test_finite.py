@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from laws import same, simulation, tensors
 from numeric import heavy_tailed, needs_c
-from torch import Tensor, nn
+from torch import nn
 
-from dgc_repro import ErrorFeedback, TopK, Uniform
+from dgc_repro import ErrorFeedback, Uniform
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import AfterBackward, first_non_finite
 from dgc_repro.exchange.world import World
@@ -25,20 +23,15 @@ BROKEN = (torch.nan, -torch.nan, torch.inf, -torch.inf)
 
 
 @needs_c
-@pytest.mark.parametrize("size", [0, 1, 7, 4097, 100_000])
+@pytest.mark.parametrize("size", [1, 7, 4097, 100_000])
 def test_the_kernels_look_at_every_place_and_scale_as_torch_does(size: int) -> None:
-    def scaled(x: Tensor, weight: float, to: Tensor) -> Tensor:
-        kernels.scale(Batch(("x",), [x]), weight, Batch(("x",), [to]))
-        return to
-
-    x = heavy_tailed(size)
-    for to in (torch.empty(size), x.clone()):
-        assert torch.equal(scaled(x, 1 / 3, to), x * torch.tensor(1 / 3))
-    total = x.clone()
-    kernels.add_scaled(Batch(("x",), [x]), 1 / 3, Batch(("x",), [total]))
-    assert torch.equal(total, x + x * torch.tensor(1 / 3))
+    x, to = heavy_tailed(size), torch.empty(size)
+    kernels.scale(Batch(("x",), [x]), 1 / 3, Batch(("x",), [to]))
+    assert torch.equal(to, x * torch.tensor(1 / 3))
+    kernels.add_scaled(Batch(("x",), [x]), 1 / 3, Batch(("x",), [to]))
+    assert torch.equal(to, x * torch.tensor(1 / 3) + x * torch.tensor(1 / 3))
     assert native.all_finite(x)
-    for place in (0, size // 2, size - 1) if size else ():
+    for place in (0, size // 2, size - 1):
         for broken in BROKEN:
             bad = x.clone()
             bad[place] = broken
@@ -94,13 +87,11 @@ def test_a_step_that_is_not_finite_leaves_all_as_it_was(setting: Setting, unit: 
             assert junction.named() == [None, name]
 
 
-@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
-@pytest.mark.parametrize("compressor", [ErrorFeedback(Uniform(8)), TopK(0.1)], ids=repr)
-def test_in_one_vector_of_all_the_broken_tensor_is_named(compressor: Any, broken: float) -> None:
+def test_in_one_vector_of_all_the_broken_tensor_is_named() -> None:
     parameters = {"first": nn.Parameter(torch.zeros(300)), "second": nn.Parameter(torch.zeros(200))}
-    exchange = Exchange(compressor, parameters, World(1), unit="model")
+    exchange = Exchange(ErrorFeedback(Uniform(8)), parameters, World(1), unit="model")
     junction = AfterBackward(exchange, parameters)
     for parameter in parameters.values():
         parameter.grad = torch.ones_like(parameter)
-    parameters["second"].grad[3] = broken  # type: ignore[index]
+    parameters["second"].grad[3] = torch.inf  # type: ignore[index]
     assert junction.open() == "second"

@@ -12,20 +12,7 @@ from laws import Setting, play, same_bits, simulation, states_by_tensor
 from numeric import EPS, Array, gaussian
 from torch import Tensor
 
-from dgc_repro import (
-    ClipLocal,
-    Dense,
-    DGCSampled,
-    ErrorFeedback,
-    MomentumCorrection,
-    PerLayer,
-    RandomK,
-    RedSync,
-    SIDCo,
-    Threshold,
-    TopK,
-    Uniform,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.selfcheck.methods import copied
 
@@ -95,9 +82,9 @@ def ours(compressor: Compressor) -> list[dict[str, Tensor]]:
 def test_the_nest_is_the_papers_algorithm(
     nesterov: bool, masking: bool, threshold: float | None
 ) -> None:
-    nest: Compressor = MomentumCorrection(ErrorFeedback(TopK(0.1)), 0.9, nesterov, masking)
+    nest: Compressor = D.MomentumCorrection(D.ErrorFeedback(D.TopK(0.1)), 0.9, nesterov, masking)
     if threshold is not None:
-        nest = ClipLocal(nest, threshold)
+        nest = D.ClipLocal(nest, threshold)
     grads: list[list[Mapping[str, Array]]] = [
         [{n: g.double().numpy() for n, g in gradients(w, s).items()} for w in range(NUM_WORKERS)]
         for s in range(NUM_STEPS)
@@ -119,7 +106,7 @@ def test_the_nest_is_the_papers_algorithm(
 def test_with_nothing_compressed_it_is_momentum_sgd() -> None:
     """u = m u + g, of the mean gradient. Sums over 3 workers of velocities below 16."""
     velocity = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-    for step, means in enumerate(ours(MomentumCorrection(Dense()))):
+    for step, means in enumerate(ours(D.MomentumCorrection(D.Dense()))):
         for name, mean in means.items():
             every = [gradients(w, step)[name].double() for w in range(NUM_WORKERS)]
             velocity[name] = 0.9 * velocity[name] + torch.stack(every).mean(0).numpy()
@@ -140,7 +127,7 @@ def states_after_two_steps(nest: Compressor) -> tuple[dict[str, Any], dict[str, 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_what_is_not_sent_of_the_velocity_stays(nesterov: bool) -> None:
     """old residual + what momentum makes of the gradient = sent + new residual, entry by entry."""
-    nest = MomentumCorrection(ErrorFeedback(TopK(0.2)), 0.5, nesterov)
+    nest = D.MomentumCorrection(D.ErrorFeedback(D.TopK(0.2)), 0.5, nesterov)
     before, after, sent = states_after_two_steps(nest)
     velocity = 0.5 * before["velocity"] + gaussian(40, 1)
     step = gaussian(40, 1) + 0.5 * velocity if nesterov else velocity
@@ -152,28 +139,28 @@ def test_what_is_not_sent_of_the_velocity_stays(nesterov: bool) -> None:
 @pytest.mark.parametrize(
     "leaf",
     [
-        *(TopK(0.2), DGCSampled(0.2), Threshold(0.2), SIDCo(0.2)),
-        *(RedSync(0.2, search_from=0), RedSync(0.2, quantized=True)),
-        *(RandomK(0.2), RandomK(0.2, shared=False)),
+        *(D.TopK(0.2), D.DGCSampled(0.2), D.Threshold(0.2), D.SIDCo(0.2)),
+        *(D.RedSync(0.2, search_from=0), D.RedSync(0.2, quantized=True)),
+        *(D.RandomK(0.2), D.RandomK(0.2, shared=False)),
     ],
     ids=str,
 )
 def test_whatever_says_which_entries_it_sent_masks_them(leaf: Compressor) -> None:
-    _, after, sent = states_after_two_steps(MomentumCorrection(ErrorFeedback(leaf)))
+    _, after, sent = states_after_two_steps(D.MomentumCorrection(D.ErrorFeedback(leaf)))
     assert 0 < (sent != 0).sum() < 40
     assert torch.equal(after["velocity"] == 0, sent != 0)
-    unmasked = MomentumCorrection(ErrorFeedback(leaf), masking=False)
+    unmasked = D.MomentumCorrection(D.ErrorFeedback(leaf), masking=False)
     assert states_after_two_steps(unmasked)[1]["velocity"].all()
 
 
-@pytest.mark.parametrize("inside", [Dense(), Uniform(4), ErrorFeedback(Uniform(4))])
+@pytest.mark.parametrize("inside", [D.Dense(), D.Uniform(4), D.ErrorFeedback(D.Uniform(4))])
 def test_a_payload_that_holds_everything_masks_nothing(inside: Compressor) -> None:
-    before, after, _ = states_after_two_steps(MomentumCorrection(inside, 0.5))
+    before, after, _ = states_after_two_steps(D.MomentumCorrection(inside, 0.5))
     assert torch.equal(after["velocity"], 0.5 * before["velocity"] + gaussian(40, 1))
 
 
 def test_what_goes_dense_inside_has_momentum_too() -> None:
-    nest = MomentumCorrection(PerLayer(ErrorFeedback(TopK(0.2))), 0.5)
+    nest = D.MomentumCorrection(D.PerLayer(D.ErrorFeedback(D.TopK(0.2))), 0.5)
     before, after, sent = states_after_two_steps(nest)  # a vector: exempt
     assert same_bits(sent, after["velocity"])
     assert torch.equal(sent, 0.5 * before["velocity"] + gaussian(40, 1))
@@ -187,7 +174,9 @@ def test_with_masking_an_entry_has_less_momentum_the_more_often_it_is_sent(
     """Every gradient is one, and every entry is sent once in `wait` steps. Its mean step would be 1 without
     momentum, and 1 / (1 - m) in momentum SGD (docs/benchmark.md)."""
     m, size = 0.9, 40
-    setting = Setting("x", MomentumCorrection(ErrorFeedback(TopK(1 / wait)), m, masking=masking))
+    setting = Setting(
+        "x", D.MomentumCorrection(D.ErrorFeedback(D.TopK(1 / wait)), m, masking=masking)
+    )
     exchange = simulation(setting, 1, {"x": torch.zeros(size)})
     settled = 300  # m^300 < 1e-13
     for _ in range(settled):

@@ -54,21 +54,6 @@ def reference(x: Array, density: float, key: int, unbiased: bool) -> Array:
     return sent
 
 
-def halves(values: Array) -> Array:
-    """The nearest half, of those from -65504 to 65504."""
-    return np.clip(values, -65504, 65504).astype(np.float16).astype(np.float64)
-
-
-def codes(values: Array) -> Array:
-    """Every 2048 values, in the order in which they travel: s = max|x| / 127, s round(x / s)."""
-    out = np.zeros_like(values)
-    for start in range(0, len(values), 2048):
-        row = values[start : start + 2048]
-        scale = np.abs(row).max() / 127
-        out[start : start + 2048] = scale * np.round(row / scale)
-    return out
-
-
 @both_kernels
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("shared", [True, False])

@@ -49,8 +49,3 @@ def test_error_feedback_keeps_what_falls_below_the_grid() -> None:
         outcome = run(own, small, set_up=True)
         own, total = outcome.method, total + float(outcome.mean[1])
     assert total == pytest.approx(5.0, abs=0.5)
-
-
-def test_two_bits_are_refused() -> None:
-    with pytest.raises(ValueError, match="^bits: a whole number from 3 to 16"):
-        RunningUniform(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,13 +15,11 @@ from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context
-from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
+from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.payload import Sparse
 from dgc_repro.policy.interface import Plan
@@ -124,35 +122,19 @@ def test_a_chosen_rung_sends_what_it_would_have_sent_alone(chosen: int, feedback
     assert ours.world.ledger.payload_bytes == theirs.world.ledger.payload_bytes + extra
 
 
-def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[list[float]] = []
-    passes: list[tuple[int, ...]] = []
-    topk_of = chosen_of.topk
-
-    def counted(batch: Batch, *rest: Any) -> list[Selections]:
-        passes.append(batch.sizes)
-        return topk_of(batch, *rest)
-
-    monkeypatch.setattr(chosen_of, "topk", counted)
-
-    def choose(energies: Tensor) -> int:
-        seen.append(energies.tolist())
-        return 2
-
-    ladder = Ladder((Dense(), TopK(0.1), TopK(0.01)))
-    setting = Setting("x", ErrorFeedback(ladder), Plan(None, candidates=(1, 2)), choose)
+def test_a_probe_passes_over_a_tensor_once() -> None:
+    """And over survivors that C has not made not at all."""
+    setting = Setting(
+        "x",
+        ErrorFeedback(Ladder((Dense(), TopK(0.1), TopK(0.01)))),
+        Plan(None, candidates=(1, 2)),
+        lambda _: 2,
+    )
     x = heavy_tailed(5000)
     exchange = simulation(setting, 1, {"x": x})
-    play(exchange, setting, [{"x": x.clone()}])
-    wide = x.double().numpy()
-    expected = [
-        float((one**2).sum()) for one in (wide, reference(wide, 0.1), reference(wide, 0.01))
-    ]
-    # The policy sees float32: 2^-24 of each.
-    np.testing.assert_allclose(seen[0], expected, rtol=2.0**-23)
-    assert passes == [(5000,)], "one pass over the tensor, none over survivors that C has not made"
+    with patch.object(chosen_of, "topk", wraps=chosen_of.topk) as passes:
+        play(exchange, setting, [{"x": x.clone()}])
+    assert [call.args[0].sizes for call in passes.call_args_list] == [(5000,)]
 
 
 class FirstOnes(Selecting):
@@ -175,8 +157,6 @@ class FirstOnes(Selecting):
 def test_any_sparsifier_refines_the_weaker_ones_survivors() -> None:
     seen: list[int] = []
     ladder = Ladder((Dense(), FirstOnes(9, seen), FirstOnes(4, seen)))
-    assert isinstance(ladder.rungs[1], Sparsifier)
-    assert not isinstance(ladder.rungs[1], Largest)
     setting = Setting("x", ladder, Plan(None, candidates=(1, 2)), lambda _: 2)
     x = heavy_tailed(100)
     mean = play(simulation(setting, 1, {"x": x}), setting, [{"x": x.clone()}])["x"]
@@ -190,9 +170,6 @@ class Beyond(FirstOnes):
 
     ragged = True
 
-    def __init__(self) -> None:
-        super().__init__(0, [])
-
     def select(self, tensor: Tensor, given: Context) -> Selection:
         x = tensor.view(-1)
         return select.at(x, torch.nonzero(x.abs() >= 1.0).view(-1))
@@ -200,7 +177,7 @@ class Beyond(FirstOnes):
 
 @pytest.mark.parametrize("coding", ["int32", "delta16", "bitmap", "auto"])
 def test_the_entry_at_place_0_survives_the_filling_of_ragged_payloads(coding: str) -> None:
-    method = Beyond()
+    method = Beyond(0, [])
     method.indices = coding  # type: ignore[attr-defined]
     few, many, none = torch.zeros(300), torch.zeros(300), torch.zeros(300)
     few[0], many[:90], many[299] = 3.0, 6.0, -6.0
