@@ -103,17 +103,6 @@ def test_the_nest_is_the_papers_algorithm(
             )
 
 
-def test_with_nothing_compressed_it_is_momentum_sgd() -> None:
-    """u = m u + g, of the mean gradient. Sums over 3 workers of velocities below 16."""
-    velocity = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-    for step, means in enumerate(ours(D.MomentumCorrection(D.Dense()))):
-        for name, mean in means.items():
-            every = [gradients(w, step)[name].double() for w in range(NUM_WORKERS)]
-            velocity[name] = 0.9 * velocity[name] + torch.stack(every).mean(0).numpy()
-            off = np.abs(mean.double().numpy() - velocity[name])
-            assert off.max() <= 16 * 6 * NUM_STEPS * EPS
-
-
 def states_after_two_steps(nest: Compressor) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
     """One worker, one tensor: the states before and after the second step, and what was sent."""
     setting = Setting("x", nest)
@@ -153,21 +142,20 @@ def test_whatever_says_which_entries_it_sent_masks_them(leaf: Compressor) -> Non
     assert states_after_two_steps(unmasked)[1]["velocity"].all()
 
 
-@pytest.mark.parametrize("inside", [D.Dense(), D.Uniform(4), D.ErrorFeedback(D.Uniform(4))])
+@pytest.mark.parametrize(
+    "inside",
+    [D.Dense(), D.ErrorFeedback(D.Uniform(4)), D.PerLayer(D.ErrorFeedback(D.TopK(0.2)))],
+    ids=["dense", "uniform", "an exempt vector"],
+)
 def test_a_payload_that_holds_everything_masks_nothing(inside: Compressor) -> None:
-    before, after, _ = states_after_two_steps(D.MomentumCorrection(inside, 0.5))
+    """And what goes dense inside has momentum too."""
+    before, after, sent = states_after_two_steps(D.MomentumCorrection(inside, 0.5))
     assert torch.equal(after["velocity"], 0.5 * before["velocity"] + gaussian(40, 1))
-
-
-def test_what_goes_dense_inside_has_momentum_too() -> None:
-    nest = D.MomentumCorrection(D.PerLayer(D.ErrorFeedback(D.TopK(0.2))), 0.5)
-    before, after, sent = states_after_two_steps(nest)  # a vector: exempt
-    assert same_bits(sent, after["velocity"])
-    assert torch.equal(sent, 0.5 * before["velocity"] + gaussian(40, 1))
+    assert same_bits(sent, after["velocity"]) == ("Uniform" not in str(inside))
 
 
 @pytest.mark.parametrize("masking", [True, False])
-@pytest.mark.parametrize("wait", [1, 2, 10, 20])
+@pytest.mark.parametrize("wait", [1, 10])
 def test_with_masking_an_entry_has_less_momentum_the_more_often_it_is_sent(
     wait: int, masking: bool
 ) -> None:

