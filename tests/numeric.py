@@ -163,6 +163,17 @@ def random_steps(size: int, workers: int, steps: int) -> list[list[Tensor]]:
 # References.
 
 
+def doubles(steps: Sequence[Sequence[Tensor]]) -> list[list[Array]]:
+    """What each worker has in each step, in float64."""
+    return [[own.double().numpy() for own in step] for step in steps]
+
+
+def assert_close(found: Sequence[Tensor], expected: Sequence[Array], within: float) -> None:
+    """Each tensor has the values of its reference."""
+    for tensor, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(tensor.double().numpy(), wanted, rtol=0, atol=within)
+
+
 def largest(x: Array, k: int) -> Array:
     """The places of the k largest magnitudes, ascending; of equal ones the lower."""
     return np.sort(np.argsort(-np.abs(x), kind="stable")[:k])

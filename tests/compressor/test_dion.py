@@ -83,23 +83,6 @@ def test_six_steps_are_the_papers(shape: tuple[int, ...], fraction: float, worke
     assert exchange.world.ledger.payload_bytes == 6 * num_bytes
 
 
-@both_kernels
-@pytest.mark.parametrize("shape", [(30, 24), (24, 30), (24, 24)])
-def test_at_full_rank_a_lone_worker_orthonormalizes_the_momentum(shape: tuple[int, int]) -> None:
-    """The momentum is that of SGD: mu (M + G). Where M = U S V^T keeps its direction, the answer becomes U
-    V^T. Singular values 0.6^i: a step gains 0.36, so 40 steps leave 1e-18 of the angle."""
-    u, _ = torch.linalg.qr(normal(5, shape[0], 24))
-    v, _ = torch.linalg.qr(normal(6, shape[1], 24))
-    gradient = u * 0.6 ** torch.arange(24) @ v.t()
-    exchange, expected = world(Dion(1.0), shape, 1), np.zeros(shape)
-    for _ in range(40):
-        found = answer(exchange, [gradient])
-        expected = MU * (expected + gradient.double().numpy())
-    assert off(momenta(exchange)[0], expected) <= 1e-6
-    # The smallest singular value is 8e-6 of the largest: its vectors are known to EPS / 8e-6 = 1 %.
-    assert off(found, (u @ v.t()).double().numpy()) <= 0.01
-
-
 def test_what_is_sent_decays_in_each_workers_own_momentum() -> None:
     """M_1 - M_2 becomes (I - (1 - mu) P P^T) (M_1 - M_2 + G_1 - G_2), where P spans the answer's columns. By
     the paper's rule, which subtracts the mean, it becomes M_1 - M_2 + G_1 - G_2."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from laws import play, played, simulation
-from numeric import EPS, Array, random_steps
+from numeric import EPS, Array, assert_close, doubles, random_steps
 from tiny_run import tiny
 from torch import Tensor, nn
 
@@ -62,15 +62,13 @@ def onebit(names: str, start: Tensor) -> tuple[Any, Any, list[nn.Parameter]]:
 
 def test_exchange_and_optimizer_are_the_papers_algorithm() -> None:
     given, start = random_steps(SIZE, WORKERS, STEPS), torch.linspace(-1, 1, SIZE)
-    exact = [[own.double().numpy() for own in step] for step in given]
     exchange, optimizer, (weight,) = onebit("x", start)
-    for step, wanted in zip(given, onebit_adam(exact, start.double().numpy()), strict=True):
+    expected = onebit_adam(doubles(given), start.double().numpy())
+    for step, wanted in zip(given, expected, strict=True):
         weight.grad = play(exchange, SETTING, [{"x": own} for own in step])["x"]
         optimizer.step()
         # A step of 0.01 a coordinate, over deviations of 0.2 and more; momenta below 8 with 10 roundings.
-        np.testing.assert_allclose(
-            weight.detach().double().numpy(), wanted, rtol=0, atol=STEPS * 10 * 8 * EPS
-        )
+        assert_close([weight.detach()], [wanted], within=STEPS * 10 * 8 * EPS)
     momentum = optimizer.state[weight]["mean"] / (1 - BETA1)
     for worker in range(WORKERS):
         found = exchange.states(worker)["momentum"]["x"]

@@ -84,25 +84,6 @@ def test_scaled_values_past_float32s_range_are_infinite_and_no_other_number(shar
     assert set(mean.tolist()) == {0.0, math.inf}
 
 
-@both_kernels
-def test_one_value_is_sent_and_of_nothing_nothing() -> None:
-    for shape in ((), (1,), (1, 1)):
-        x = torch.full(shape, 3.0)
-        assert torch.equal(run(RandomK(0.001), x).mean, x)
-    for shared in (True, False):
-        found = run(RandomK(shared=shared), torch.zeros(0))
-        assert (found.mean.numel(), found.own.num_floats) == (0, 0)
-
-
-def test_every_entry_is_sent_sometime_the_last_one_too() -> None:
-    """50 of 500, 200 steps: an entry is missed with probability 0.9^200 = 7e-10."""
-    setting, x = RandomK(0.1), numbered(500)
-    counts = sum((dense(run(setting, x, context(step)).own) != 0).int() for step in range(200))
-    assert isinstance(counts, Tensor)
-    assert bool((counts > 0).all())
-    assert int(counts.sum()) == 200 * 50  # exactly k, none twice
-
-
 def sent() -> Keyed:
     """What a worker sends of two tensors, of 50 and 30 values, at places of its own."""
     batch = Batch(("a", "b"), [numbered(50), numbered(30)])

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from laws import Seen, play, played, same, simulation, tensors, transcript
-from numeric import Array, by_owner, dense, encoded, random_steps, topk, without_c
+from numeric import Array, by_owner, random_steps, topk, without_c
+from test_laws import steps
 from torch import Tensor
 
 from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.sharded import OWNER, Encoder, Sharded, Shards
-from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.saved import load_state_dict, state_dict
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import EPS, Setting
@@ -121,28 +121,14 @@ def test_what_has_no_shards_is_refused(name: str) -> None:
         Sharded(ENCODERS[name])
 
 
-@pytest.mark.parametrize("name", sorted(ENCODERS.keys() - REFUSED.keys()))
-def test_the_mean_of_shards_is_near_the_average(name: str) -> None:
-    """One gradient for both workers: what was encoded twice still has its direction."""
-    method = ENCODERS[name]
-    ((gradient,),) = random_steps(20_000, 1, 1)
-    (mean,), _ = played(Sharded(method), [[gradient] * 2])
-    once = dense(encoded(method, gradient))
-    assert _cosine(mean, gradient) > 0.3 * _cosine(once, gradient) ** 2 > 0
-
-
-def _cosine(x: Tensor, y: Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(x.double(), y.double(), dim=0))
-
-
 SCATTERED = [
-    (i, str(s))
-    for i, s in enumerate(SETTINGS)
+    i
+    for i, one in enumerate(SETTINGS)
     # Which rung a chooser took is not in the transcript; its rungs are settings too.
-    if s.choose is None
-    and any(isinstance(part, Sharded) for part in nested(s.compressor))
+    if one.choose is None
+    and any(isinstance(part, Sharded) for part in nested(one.compressor))
     # 1-bit Adam answers with the gradient that gives the momentum, not with the mean of what was sent.
-    and not isinstance(s.compressor, OneBitAdam)
+    and not isinstance(one.compressor, OneBitAdam)
 ]
 
 
@@ -163,7 +149,7 @@ def shards_seen(compressor: Compressor, name: str, one: Seen, workers: int, rung
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
-@pytest.mark.parametrize("index", [i for i, _ in SCATTERED], ids=[name for _, name in SCATTERED])
+@pytest.mark.parametrize("index", SCATTERED, ids=lambda index: str(SETTINGS[index]))
 def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
     index: int, workers: int
 ) -> None:
@@ -173,22 +159,17 @@ def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
     residual and subtracting what was decoded, which is itself rounded twice."""
     setting = SETTINGS[index]
     for name, seen in transcript(index, workers)[0].items():
-        for first in range(0, len(seen), workers):
-            outcomes = seen[first : first + workers]
-            rung = setting.plan.for_tensor(name)
+        rung = setting.plan.for_tensor(name) or 0
+        shards = shards_seen(setting.compressor, name, seen[0], workers, rung)
+        for outcomes in steps(seen, workers):
             owns = torch.stack([one.own.double() for one in outcomes])
             average, mean = owns.mean(0), outcomes[0].mean.double().view(-1)
-            shards = shards_seen(setting.compressor, name, outcomes[0], workers, rung or 0)
-            for rank, (start, end) in enumerate(by_owner(shards)):
-                before, after = (
-                    owner_of(state, rung or 0)
-                    for state in (outcomes[rank].before, outcomes[rank].after)
-                )
+            for one, (start, end) in zip(outcomes, by_owner(shards), strict=True):
+                before, after = owner_of(one.before, rung), owner_of(one.after, rung)
                 if end == start:
                     continue
-                if after is None:  # went dense
-                    after = torch.zeros(end - start)
-                    assert before is None
+                assert after is not None or before is None
+                after = torch.zeros(end - start) if after is None else after  # it went dense
                 old = torch.zeros(end - start) if before is None else before
                 kept = mean[start:end] + after.double() - old.double()
                 size = owns.abs().mean(0)[start:end] + old.abs() + after.abs()
@@ -207,15 +188,12 @@ def test_the_bits_are_the_same_without_the_c_kernels() -> None:
     assert same(states, other_states)
 
 
-def saved(workers: int) -> Exchange:
-    exchange = simulation(Setting("any", Sharded(Uniform(8, block=10))), workers, tensors(0, 0))
-    play(exchange, Setting("any", Uniform()), [tensors(worker, 0) for worker in range(workers)])
-    return exchange
-
-
 def test_a_state_of_another_number_of_workers_is_refused() -> None:
+    setting = Setting("any", Sharded(Uniform(8, block=10)))
+    two, three = (simulation(setting, workers, tensors(0, 0)) for workers in (2, 3))
+    play(two, setting, [tensors(worker, 0) for worker in range(2)])
     with pytest.raises(ValueError, match="the saved compressor state is of another"):
-        load_state_dict(saved(3), state_dict(saved(2)))
+        load_state_dict(three, state_dict(two))
 
 
 def test_a_shard_is_whole_buckets() -> None:

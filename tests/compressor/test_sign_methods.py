@@ -41,7 +41,7 @@ def scaled_signs(p: Array) -> Array:
     return np.abs(p).sum() / p.size * np.sign(p)
 
 
-SHAPES = [
+SHAPES = (
     (),
     (1,),
     (5003,),
@@ -52,7 +52,7 @@ SHAPES = [
     (16, 1000),
     (9, 5, 3, 3),
     (700, 2),
-]
+)
 
 
 @both_kernels
@@ -128,7 +128,7 @@ def test_error_feedback_finds_the_minimum_that_signs_alone_run_away_from() -> No
 
 
 @both_kernels
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_the_answer_is_the_sign_of_the_sum_of_signs(workers: int) -> None:
     """Algorithm 1 of the majority vote: sign(sum over workers of sign(g)); a tie is 0."""
     gradients = [heavy_tailed(seed=worker) for worker in range(workers)]

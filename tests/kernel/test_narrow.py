@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from numeric import both_kernels, heavy_tailed, kinds, same_but_for_nan, without_c
+from numeric import both_kernels, same_but_for_nan
 
 from dgc_repro.kernel import narrow as kernels
 from dgc_repro.kernel.batch import Batch
@@ -80,21 +80,3 @@ def test_what_is_too_large_becomes_the_largest_and_an_infinity_stays(dtype: torc
     widen(to, wide, 2.0**-7, accumulate=False, saturate=True)
     assert (wide[:5] * 128).tolist() == [most, -most, most, most, -most]
     assert bool(wide[5].isnan())
-
-
-@each_type
-def test_c_and_tensors_narrow_and_widen_alike(dtype: torch.dtype) -> None:
-    def results(x: torch.Tensor) -> list[torch.Tensor]:
-        size = x.numel()
-        half, sums = torch.empty(size, dtype=dtype), [heavy_tailed(size, 1) for _ in range(3)]
-        narrow(x, half)
-        widen(half, sums[0], 1 / 3, accumulate=True)
-        widen(half, sums[1], 1 / 3, accumulate=False)
-        widen(half, sums[2], -1.0, accumulate=True, saturate=True)
-        return [half.float(), *sums]
-
-    for size in (1, 7, 8, 9, 4097, 100_000):
-        for x in kinds(size):
-            ours = results(x)
-            with without_c():
-                assert all(map(same_but_for_nan, ours, results(x))), (size, x[:5])

@@ -199,14 +199,6 @@ def test_a_sample_that_misleads_costs_time_and_no_entry(
 
 
 @both_kernels
-def test_the_end_of_a_tensor_does_not_starve() -> None:
-    """Entries that grow toward the end: all that is chosen stands there."""
-    x = torch.linspace(-1e-3, -1, 50_000)
-    np.testing.assert_array_equal(select.topk(x, 500).indices, np.arange(49_500, 50_000))
-    np.testing.assert_array_equal(select.topk(x, 12_500).indices, np.arange(37_500, 50_000))
-
-
-@both_kernels
 def test_places_beyond_2_to_the_24_are_exact() -> None:
     """Where float32 has no odd numbers any more."""
     n = 2**24 + 1000

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from numeric import both_kernels, heavy_tailed, kinds, same_but_for_nan, three_threads, without_c
+from numeric import both_kernels, heavy_tailed
 from torch import Tensor
 
 from dgc_repro.kernel import sums
@@ -49,51 +49,3 @@ def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
     for found, exact in ((above, wide.clamp(min=0).sum(0)), (below, wide.clamp(max=0).sum(0))):
         assert bool(((found - exact).abs() <= 2 * rows * 2.0**-53 * exact.abs()).all())
     assert float(below[0]) == 0
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_c_and_tensors_sum_alike(size: int) -> None:
-    def all_sums(x: Tensor) -> list[Tensor]:
-        found = [sums.magnitudes(batch(x)), *sums.squares(batch(x)), sums.peaks(batch(x))]
-        for columns in (1, 3, 171, 512):
-            if size % columns == 0:
-                found.append(sums.parts(batch(x), (columns,)))
-        return [one.double() for one in found]
-
-    for x in kinds(size):
-        ours = all_sums(x)
-        with without_c():
-            assert all(map(same_but_for_nan, ours, all_sums(x)))
-
-
-def test_the_number_of_threads_changes_no_bit() -> None:
-    x = heavy_tailed(300_000)
-
-    def every() -> list[Tensor]:
-        own = batch(x)
-        parts = [sums.parts(own, (columns,)) for columns in (1, 300)]
-        return [sums.magnitudes(own), sums.squares(own)[0], *parts]
-
-    one = every()
-    with three_threads():
-        assert all(map(torch.equal, one, every()))
-
-
-@both_kernels
-def test_a_batch_has_the_sums_of_its_tensors_and_an_empty_one_0() -> None:
-    tensors = [heavy_tailed(size, size) for size in (5, 0, 70_000, 4097)]
-    columns = (5, 0, 700, 1)
-    every = batch(*tensors)
-    (squares, peaks), parts = sums.squares(every), sums.parts(every, columns)
-    found = [squares, peaks, sums.peaks(every), sums.magnitudes(every)]
-    assert [float(one[1]) for one in found] == [0, 0, 0, 0]
-    for i, x in enumerate(tensors):
-        own = batch(x)
-        alone = [*sums.squares(own), sums.peaks(own), sums.magnitudes(own)]
-        assert all(
-            torch.equal(one[i : i + 1], other) for one, other in zip(found, alone, strict=True)
-        )
-        start = sum(columns[:i])
-        if columns[i]:
-            stretch = parts[:, start : start + columns[i]]
-            assert torch.equal(stretch, sums.parts(own, columns[i : i + 1]))

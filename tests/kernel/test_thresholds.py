@@ -32,12 +32,6 @@ def several(seed: int = 0) -> Batch:
     return Batch(tuple(map(str, SIZES)), [heavy_tailed(size, seed) for size in SIZES])
 
 
-def drawn(x: Tensor, m: int, key: int) -> Tensor:
-    """A sample of one tensor."""
-    of = Batch(("x",), [x])
-    return thresholds.samples(of, (m,), np.array([key], dtype=np.int32), scratch).tensors[0]
-
-
 @both_kernels
 @pytest.mark.parametrize("above", [0.0, 0.75])
 def test_moments_equal_numpys(above: float) -> None:
@@ -82,36 +76,6 @@ def test_both_kernels_give_the_same_bits_whatever_the_threads(threads: int) -> N
     with without_c():
         batch = several(1)
         assert in_c == results()
-
-
-@both_kernels
-def test_a_sample_favours_no_place() -> None:
-    """Each of 1,000 places is drawn with probability 0.15 by each of 4,000 keys: 600 times, with a
-    standard deviation of 23; 5.5 of them for the worst of 1,000. 150 times 6 neighbours are not all
-    of the tensor: each key leaves out 100 others."""
-    x, times = torch.arange(1000, dtype=torch.float32), torch.zeros(1000)
-    for key in range(4000):
-        places = drawn(x, 150, key * 7919 - 5).long()
-        assert places.unique().numel() == 150, "a place was drawn twice"
-        times[places] += 1
-    assert float((times - 600).abs().max()) <= 5.5 * 23
-
-
-@both_kernels
-def test_a_sample_depends_on_its_key_and_touches_no_global_generator() -> None:
-    x, state = heavy_tailed(10_000), torch.get_rng_state()
-    first = drawn(x, 500, 1)
-    assert torch.equal(first, drawn(x, 500, 1))
-    assert not torch.equal(first, drawn(x, 500, 2))
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_a_sample_meets_no_period_of_the_tensor() -> None:
-    """Every tenth entry is large; a stride of ten would see all of them or none. Of 1,000 entries
-    100 are large, with a standard deviation of 9.5; 6 of them."""
-    x = (torch.arange(10_000) % 10 == 0).float()
-    for key in range(50):
-        assert abs(float(drawn(x, 1000, key).sum()) - 100) <= 57
 
 
 @pytest.mark.parametrize(

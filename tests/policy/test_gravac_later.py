@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import torch
-from replayed import replayed
 
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import ENERGIES, State, StepReport, label, measures
@@ -70,23 +69,6 @@ def test_a_window_ends_between_decision_and_step_without_harm() -> None:
     policy = gravac(window=1, eps=0.5)
     assert sent(policy, [(0.9, 0.9)] * 6) == [0, 1, 2, 3, 4, 5]  # each candidate becomes theta_min
     assert sent(policy, [(0.9, 0.6)] * 6) == [0, 1, 1, 1, 1, 5]  # none does; the last one stays
-
-
-def test_its_record_replays() -> None:
-    policy, state, lines, told = gravac(), gravac().init(), [], None
-    for step in range(12):
-        gains = (0.99 - 0.04 * step, 0.95 - 0.04 * step)
-        _, state = policy.choose(state, energies_of(gains))
-        if told is not None:
-            state = policy.after_step(state, told)
-        told = StepReport(step, 1.0 + 0.1 * step, 64.0)
-        timed = {f"decision/timed_{key}": value for key, value in state["timed"].items()}
-        of_step = {f"decision/{key}": value for key, value in state["last"].items()}
-        lines.append(json.loads(json.dumps({"decision": step + 1, **of_step, **timed})))
-    branches = [line["decision/branch"] for line in lines]
-    assert set(branches) == {"dense", "theta_min", "candidate"}
-    assert replayed(policy, lines) == branches
-    assert replayed(gravac(eps=0.9), lines) != branches
 
 
 def test_any_setting_can_be_its_ladder() -> None:
