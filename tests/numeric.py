@@ -19,7 +19,7 @@ from dgc_repro.compressor.gathering import average
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel import counter, native
+from dgc_repro.kernel import counter, lowrank, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import BatchPayload
 from dgc_repro.payload.interface import as_batch
@@ -81,6 +81,15 @@ def driven(step: Any, world: World) -> Any:
         return end.value
 
 
+def batch(*tensors: Tensor) -> Batch:
+    return Batch(tuple(map(str, range(len(tensors)))), tensors)
+
+
+def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A workspace that keeps nothing."""
+    return torch.empty(size, dtype=dtype, device=device)
+
+
 def encoded(method: Any, x: Tensor, where: Context | None = None) -> Any:
     """What a method sends for a tensor."""
     where = where or context()
@@ -123,8 +132,12 @@ def by_owner(shards: Shards) -> list[tuple[int, int]]:
 # Values.
 
 
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def gaussian(size: int, seed: int = 0) -> Tensor:
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return normal(seed, size)
 
 
 def finite_kinds(size: int) -> Iterator[Tensor]:
@@ -185,6 +198,24 @@ def topk(x: Array, k: int) -> Array:
     kept = largest(x, k)
     sent[kept] = x[kept]
     return sent
+
+
+def in_steps(x: Array, bits: int, block: int) -> Array:
+    """Uniform codes of each block, decoded: s round(x / s), s = max|x| / Q."""
+    out = np.zeros_like(x)
+    for start in range(0, len(x), block):
+        row = x[start : start + block]
+        scale = np.abs(row).max() / (2 ** (bits - 1) - 1)
+        if scale > 0:
+            out[start : start + block] = scale * np.round(row / scale)
+    return out
+
+
+def first_q(rank: int, side: int, *path: str, name: str = "w") -> Array:
+    """The factor of a matrix that a low-rank method begins with in `laws.simulation`: f64[side, rank]."""
+    key = context(path=path, name=name, seed=7).key(shared=True)
+    drawn = lowrank.normals(rank * side, key, torch.device("cpu"))
+    return drawn.view(rank, side).double().numpy().T
 
 
 def hashed_bits(index: Array, key: int) -> Array:

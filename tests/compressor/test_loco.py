@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from laws import play, played, simulation
-from numeric import EPS, Array, doubles, gaussian, random_steps, topk
+from numeric import EPS, Array, doubles, gaussian, in_steps, random_steps, topk
 
 from dgc_repro import LoCo, TopK
 from dgc_repro.compressor.encoding import layouts_of
@@ -17,16 +17,6 @@ from dgc_repro.selfcheck.law_settings.base import Setting
 SIZE, K = 3000, 300
 
 
-def coded(x: Array) -> Array:
-    """8 bits a value, symmetric, a scale for each 2048."""
-    found = np.empty_like(x)
-    for start in range(0, x.size, 2048):
-        part = x[start : start + 2048]
-        scale = np.abs(part).max() / 127
-        found[start : start + 2048] = np.round(part / scale) * scale if scale else 0.0
-    return found
-
-
 def loco(gradients: list[list[Array]], beta: float, reset: int | None) -> list[list[Array]]:
     """p = g + e;  e' = Q8(beta e + (1 - beta) (p - top-k(p))): the errors after each step."""
     errors = [np.zeros(SIZE) for _ in gradients[0]]
@@ -35,7 +25,7 @@ def loco(gradients: list[list[Array]], beta: float, reset: int | None) -> list[l
         for worker, g in enumerate(given):
             p = g + errors[worker]
             left = p - topk(p, K)
-            errors[worker] = coded(beta * errors[worker] + (1 - beta) * left)
+            errors[worker] = in_steps(beta * errors[worker] + (1 - beta) * left, 8, 2048)
             if reset and (step + 1) % reset == 0:
                 errors[worker] = np.zeros(SIZE)
         found.append(list(errors))

@@ -1,4 +1,4 @@
-"""Momentum correction and block momentum against their papers' algorithms in numpy, and what masking means."""
+"""Momentum correction and block momentum against their papers in numpy, and what masking means."""
 
 from __future__ import annotations
 

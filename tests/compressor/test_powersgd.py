@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from laws import play, simulation
-from numeric import Array, both_kernels, context, dense, doubles, driven
-from tiny_run import configured
+from numeric import Array, both_kernels, context, dense, doubles, driven, first_q, normal
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, PowerSGD, UserError
-from dgc_repro.compressor.interface import Compressor, Measurable
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.launch.settings import build_compressor
 from dgc_repro.payload import LowRank
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import Setting
-
-SEED = 7  # of laws.simulation
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def world(compressor: Compressor, like: dict[str, Tensor], workers: int = 2) -> Exchange:
@@ -47,12 +36,6 @@ def alike(exchange: Exchange, m: Tensor) -> Tensor:
 
 def relative(off: Tensor, of: Tensor) -> float:
     return float(off.double().norm() / of.double().norm())
-
-
-def first_q(rank: int, cols: int, name: str = "w", path: tuple[str, ...] = ()) -> Tensor:
-    """The first Q^T of the first step."""
-    key = context(path=path, name=name, seed=SEED).key(shared=True)
-    return lowrank.normals(rank * cols, key, torch.device("cpu")).view(rank, cols)
 
 
 def gram_schmidt(p: Array) -> Array:
@@ -95,7 +78,7 @@ def test_five_steps_are_the_papers(rows: int, cols: int, rank: int, workers: int
         [normal(100 * s + w, rows, cols) + normal(999, rows, cols) for w in range(workers)]
         for s in range(5)
     ]
-    q = first_q(rank, cols, path=("error_feedback",)).double().numpy().T
+    q = first_q(rank, cols, "error_feedback")
     means, errors, last_q = reference(doubles(of_worker), q)
     exchange = world(ErrorFeedback(PowerSGD(rank)), {"w": torch.empty(rows, cols)}, workers)
     for of_step, expected in zip(of_worker, means, strict=True):
@@ -212,11 +195,3 @@ def test_a_rank_above_every_matrix_is_refused(shapes: list[tuple[int, ...]], mes
     world(PowerSGD(9), fitting)
     with pytest.raises(UserError, match=re.escape("compressor.rank: no tensor here is a matrix")):
         Exchange(PowerSGD(1), fitting, World(2), unit="model")
-
-
-def test_a_policy_that_must_measure_first_is_refused() -> None:
-    """P of one rung would have to be averaged before another's energy is known."""
-    assert not isinstance(PowerSGD(), Measurable)
-    policy: Any = SimpleNamespace(field="rank", values=(4, 1), chooses=True)
-    with pytest.raises(UserError, match="rank=4 of this compressor cannot be measured"):
-        build_compressor(configured("compressor=powersgd"), policy)

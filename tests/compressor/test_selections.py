@@ -1,4 +1,4 @@
-"""What sparsifiers owe alike: how many entries of which tensor, choosing among survivors; thresholds from a sample."""
+"""How many entries sparsifiers send, choosing among survivors, and thresholds from a sample."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from laws import play, played, same_bits, simulation
 from numeric import Array, context, dense, heavy_tailed, topk
 from torch import Tensor
@@ -70,31 +68,6 @@ def test_the_k_largest_of_the_whole_model_are_sent_and_averaged() -> None:
 
 
 # -- ladders --------------------------------------------------------------------------------------
-
-
-@settings(max_examples=100)
-@given(
-    n=st.integers(0, 20_000),
-    levels=st.integers(1, 9),
-    weak=st.floats(0.01, 1),
-    strong=st.floats(1e-4, 1),
-    seed=st.integers(0, 99),
-)
-def test_refining_equals_direct_compression(
-    n: int, levels: int, weak: float, strong: float, seed: int
-) -> None:
-    """Few different values, so that ties abound; k from the original n."""
-    x = torch.randint(
-        -levels, levels + 1, (n,), generator=torch.Generator().manual_seed(seed)
-    ).float()
-    stronger = TopK(min(weak, strong))
-    refined = stronger.refine(
-        TopK(weak).select(x, context(path=("weak",))), context(path=("strong",))
-    )
-    direct = stronger.select(x, context())
-    assert torch.equal(refined.indices, direct.indices)
-    assert same_bits(refined.values, direct.values)
-    assert refined.n == direct.n == n
 
 
 @pytest.mark.parametrize("chosen", [0, 1, 2, 3])

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from numeric import EPS, both_kernels, needs_c, without_c
+from numeric import EPS, batch, both_kernels, needs_c, normal, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import lowrank
-from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
 
 CPU = torch.device("cpu")
@@ -25,14 +24,6 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def batch(*tensors: Tensor) -> Batch:
-    return Batch(tuple(map(str, range(len(tensors)))), tensors)
 
 
 def sizes(rows: int, cols: int, r: int) -> Matrices:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numeric import Array, both_kernels, hashed_bits, heavy_tailed, three_threads
+from numeric import Array, both_kernels, hashed_bits, heavy_tailed, scratch, three_threads
 from torch import Tensor
 
 from dgc_repro.kernel import batch as kernels
@@ -77,10 +77,6 @@ def test_topk_equals_a_stable_sort(n: int) -> None:
         order = ranked(x)
         for k in counts(n):
             check(select.topk(x, k), x, np.sort(order[:k]))
-
-
-def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(size, dtype=dtype, device=device)
 
 
 def reached(x: Tensor, limit: int, wanted: int) -> Array:
