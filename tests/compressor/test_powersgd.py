@@ -153,20 +153,6 @@ def test_layers_of_one_shape_and_different_scale_do_not_see_each_other() -> None
             assert relative(means[name].double() / scales[name] - unit, unit) <= 1e-5
 
 
-def test_all_workers_keep_the_same_q_and_each_rung_its_own() -> None:
-    ladder = Ladder((Dense(), PowerSGD(3), PowerSGD(1)))
-    exchange = world(ladder, {"w": torch.empty(14, 16)}, 3)
-    for rung in (1, 0, 2):
-        step(exchange, *({"w": normal(w, 14, 16)} for w in range(3)), rung=rung)
-        every = [exchange.states(worker) for worker in range(3)]
-        qs = [[None, *(state[f"rung{i}.q"]["w"] for i in (1, 2))] for state in every]
-        for other in qs[1:]:
-            assert torch.equal(qs[0][1], other[1])
-            assert torch.equal(qs[0][2], other[2])
-        assert bool((qs[0][1] != 0).all())
-        assert bool((qs[0][2] == 0).all()) == (rung != 2)  # made on first use
-
-
 def test_a_convolution_is_output_channels_by_the_rest() -> None:
     shape = (6, 4, 3, 3)
     m = normal(1, *shape)

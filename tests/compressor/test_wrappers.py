@@ -44,21 +44,6 @@ def test_a_rung_the_ladder_lacks_is_an_error_and_not_the_last_one() -> None:
             exchange.average([{"x": torch.ones(3)}], Plan(rung))
 
 
-def test_where_the_feedback_stands_decides_how_many_residuals_there_are() -> None:
-    like = {"x": torch.empty(3, 2)}
-    shared, each = (
-        simulation(Setting("", nest), 1, like).states(0)
-        for nest in (
-            D.ErrorFeedback(D.Ladder((D.Dense(), D.Uniform(8), D.Uniform(4)))),
-            D.Ladder((D.Dense(), D.ErrorFeedback(D.Uniform(8)), D.ErrorFeedback(D.Uniform(4)))),
-        )
-    )
-    assert shared.keys() == {"residual"}
-    assert shared["residual"]["x"].shape == (3, 2)
-    assert not shared["residual"]["x"].any()
-    assert each.keys() == {"rung1.residual", "rung2.residual"}
-
-
 def test_sums_of_norms_leave_the_residual_out_of_the_raw_gradient_only() -> None:
     """GraVAC's norm gain: sum_l ||C(g_l + e_l)|| over sum_l ||g_l||, means over workers."""
     nest = D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(density=0.5), D.TopK(density=0.25))))

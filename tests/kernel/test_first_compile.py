@@ -57,33 +57,19 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
     return kept | own | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
-def said(command: list[str], cache: Path, **more: str) -> list[str]:
-    """The lines about compiling that a command prints on stderr."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=environment(cache, **more),
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [line for line in done.stderr.splitlines() if "compiling" in line]
-
-
-def said_by_ranks(folder: Path, cache: Path, meeting: str) -> list[str]:
-    """The same of both ranks of the loop."""
+def said(cache: Path, *commands: list[str], **more: str) -> list[str]:
+    """The lines about compiling that processes, started at once, print on stderr."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", LOOP, str(rank), str(folder / meeting)],
-            env=environment(cache),
+            [sys.executable, *command],
+            env=environment(cache, **more),
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for command in commands
     ]
     errors = [rank.communicate(timeout=250)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    assert not any(rank.returncode for rank in ranks), errors
     return [line for text in errors for line in text.splitlines() if "compiling" in line]
 
 
@@ -93,13 +79,17 @@ def said_by_ranks(folder: Path, cache: Path, meeting: str) -> list[str]:
 def test_the_first_step_says_once_that_it_compiles_and_the_next_process_says_nothing(
     tmp_path: Path,
 ) -> None:
-    (line,) = said_by_ranks(tmp_path, tmp_path / "cache", "first")
+    def said_by_ranks(meeting: str) -> list[str]:
+        ranks = [["-c", LOOP, str(rank), str(tmp_path / meeting)] for rank in range(2)]
+        return said(tmp_path / "cache", *ranks)
+
+    (line,) = said_by_ranks("first")
     folder = tmp_path / "cache" / "dgc_repro"
     assert line == (
         f"dgc_repro: compiling the C kernels, once per machine; they are kept in {folder} (to compile them "
         "beforehand: python -m dgc_repro.kernel)"
     )
-    assert said_by_ranks(tmp_path, tmp_path / "cache", "second") == []
+    assert said_by_ranks("second") == []
 
 
 @pytest.mark.slow
@@ -107,11 +97,11 @@ def test_the_first_step_says_once_that_it_compiles_and_the_next_process_says_not
 @pytest.mark.skipif(native.library() is None, reason="no C compiler here")
 def test_the_command_of_the_line_compiles_the_file_that_a_step_loads(tmp_path: Path) -> None:
     command = re.sub(r"^python ", "", native.COMMAND).split()
-    assert len(said(command, tmp_path)) == 1
+    assert len(said(tmp_path, command)) == 1
     assert [path.name for path in (tmp_path / "dgc_repro").glob("native-*")] == [
         native.compiled().name
     ]
-    assert said(command, tmp_path) == []
+    assert said(tmp_path, command) == []
 
 
 def test_without_kernels_the_command_says_so_and_fails(tmp_path: Path) -> None:
@@ -136,11 +126,11 @@ def test_triton_kernels_that_are_compiled_are_said_once_and_cached_ones_are_not(
     if not hasattr(triton, "knobs"):
         pytest.skip("this Triton does not report what it compiles")
     cache = tmp_path / "cache"
-    (line,) = [one for one in said(["-c", TRITON], cache) if "GPU" in one]
+    (line,) = [one for one in said(cache, ["-c", TRITON]) if "GPU" in one]
     assert line == (
         f"dgc_repro: compiling the GPU kernels, once per machine; they are kept in {cache / 'triton'} (to "
         "compile them beforehand: python -m dgc_repro selfcheck rows=compile-cuda)"
     )
-    assert said(["-c", TRITON], cache) == []
-    other = said(["-c", TRITON], tmp_path / "other", LOCAL_RANK="1")
+    assert said(cache, ["-c", TRITON]) == []
+    other = said(tmp_path / "other", ["-c", TRITON], LOCAL_RANK="1")
     assert [one for one in other if "GPU" in one] == []

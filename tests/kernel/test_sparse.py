@@ -86,7 +86,7 @@ def test_c_and_tensor_operations_give_the_same_bits(indices: str, shared: bool) 
             assert same_bits(chosen(arrived).indices, selection.indices)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     n=st.integers(1, 400_000),
     places=st.sets(st.floats(0, 1, exclude_max=True), max_size=30),

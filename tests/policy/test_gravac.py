@@ -66,66 +66,52 @@ def test_each_window_tries_the_next_factor_and_the_last_one_stays() -> None:
     assert state["theta_min"] == 0
 
 
-def test_a_candidate_that_loses_no_more_becomes_theta_min() -> None:
-    policy = gravac(eps=0.5)
-    state = {**policy.init(), "candidate": 1}
-    for seconds in (1.0, 2.0):  # unequal, so that no throughput decides
-        _, state = step(policy, state, (0.900, 0.895), seconds)
-    assert (state["theta_min"], state["candidate"]) == (1, 2)
-    assert "theta_min is 20x" in state["trace"][-1]["reason"]
-
-
-def test_equal_throughputs_end_the_search_at_the_smaller_factor() -> None:
-    """The paper's check datum: 1029.9 against 1035.4, 0.53 %, chooses 1280x over 2000x."""
-    policy = gravac(scaling="geometric", theta_max=2000, window=1)
-    state = {
-        **policy.init(), "candidate": 8,
-        "throughputs": {"1280.0": 1029.9, "640.0": 800.0},
-    }  # fmt: skip
-    energies = torch.tensor([1.0, 0.9, 0.8], dtype=torch.float64)
-    rung, state = policy.choose(state, energies)
-    assert rung == 9
-    state = policy.after_step(state, StepReport(0, 64 * 0.8 / 1035.4, 64.0))
-    assert policy.values[state["candidate"]] == 1280
-    assert state["frozen"]
-    _, later = step(policy, state, (0.9, 0.9))
-    assert policy.values[later["candidate"]] == 1280
-
-
-def test_without_freeze_the_search_goes_on() -> None:
-    policy = gravac(scaling="geometric", theta_max=2000, window=1, freeze=False)
-    state = {**policy.init(), "candidate": 1, "throughputs": {"10.0": 32.0}}
-    _, state = step(policy, state, (0.9, 0.5), seconds=2.0)  # theta_min is sent: 64 / 2 x 0.9
-    assert not state["frozen"]
+TO_2000 = {"scaling": "geometric", "theta_max": 2000}
+BELOW = {"theta_min": 2, "candidate": 3}
+SATURATED = {"candidate": 1, "throughputs": {"20.0": 100.0, "40.0": 99.0}}
 
 
 @pytest.mark.parametrize(
-    ("throughputs", "ideal"), [({"10.0": 64.0}, "dense"), ({"10.0": 99.0, "20.0": 99.5}, "10x")]
-)
-@pytest.mark.parametrize("freeze", [True, False])
-def test_an_ideal_factor_below_theta_min_ends_the_search_at_theta_min(
-    throughputs: dict[str, float], ideal: str, freeze: bool
+    ("settings", "before", "gains", "seconds", "after", "reason"),
+    [
+        # A candidate that loses no more becomes theta_min.
+        ({"eps": 0.5}, {"candidate": 1}, (0.900, 0.895), 1.0, {"theta_min": 1, "candidate": 2},
+         "theta_min is 20x: its gain is as high"),
+        # The paper's check datum: 1029.9 against 1035.4, 0.53 %, chooses 1280x over 2000x.
+        (TO_2000, {"candidate": 8, "throughputs": {"1280.0": 1029.9, "640.0": 800.0}}, (0.9, 0.8),
+         64 * 0.8 / 1035.4, {"candidate": 7, "frozen": True}, "1280x is as fast as any"),
+        # theta_min is sent: 64 / 2 x 0.9. Without freeze the search goes on.
+        ({**TO_2000, "freeze": False}, {"candidate": 1, "throughputs": {"10.0": 32.0}}, (0.9, 0.5), 2.0,
+         {"frozen": False}, ""),
+        # Algorithm 1 records dense steps too, (1, 1, t_o + t_s). theta_s = ideal / theta_min < 1 keeps g_min.
+        *(({"freeze": freeze}, BELOW | {"throughputs": throughputs}, (0.2, 0.1), 1.0,
+           {"theta_min": 2, "candidate": 2, "frozen": freeze}, f"{ideal} is as fast as any")
+          for freeze in (True, False)
+          for throughputs, ideal in (({"10.0": 64.0}, "dense"), ({"10.0": 99.0, "20.0": 99.5}, "10x"))),
+        # 100 and 99: saturation is relative to the smaller of the two largest, 1.00 % or 1.0101 %.
+        ({"omega": 0.0100}, SATURATED, (0.9, 0.1), 10.0, {"frozen": False}, ""),
+        ({"omega": 0.0102}, SATURATED, (0.9, 0.1), 10.0, {"frozen": True}, "20x is as fast as any"),
+        # 57.6 of bits=8 too: 16 is ideal, and lies below the new theta_min.
+        ({"field": "bits", "ladder": [16, 8, 4]}, {"candidate": 1, "throughputs": {"16": 57.6}}, (0.9, 0.9),
+         1.0, {"theta_min": 1, "candidate": 1},
+         "theta_min is bits=8: its gain is as high; bits=16 is as fast as any"),
+    ],
+)  # fmt: skip
+def test_a_window_ends_as_in_the_paper(
+    settings: dict[str, Any],
+    before: dict[str, Any],
+    gains: tuple[float, float],
+    seconds: float,
+    after: dict[str, Any],
+    reason: str,
 ) -> None:
-    """Algorithm 1 records dense steps too, (1, 1, t_o + t_s). theta_s = ideal / theta_min < 1 keeps g_min."""
-    policy = gravac(window=1, freeze=freeze)
-    state = {**policy.init(), "theta_min": 2, "candidate": 3, "throughputs": throughputs}
-    rung, state = step(policy, state, (0.2, 0.1))
-    assert rung == 0
-    assert state["trace"][-1]["reason"] == f"{ideal} is as fast as any"
-    assert (state["theta_min"], state["candidate"], state["frozen"]) == (2, 2, freeze)
-    rung, state = step(policy, state, (0.9, 0.9), seconds=9.0)
-    assert (rung, state["candidate"]) == (3, 2)
-
-
-@pytest.mark.parametrize(("omega", "ideal"), [(0.0100, False), (0.0102, True)])
-def test_saturation_is_relative_to_the_smaller_of_the_two_largest(
-    omega: float, ideal: bool
-) -> None:
-    """100 and 99: 1.00 % of the larger, 1.0101 % of the smaller."""
-    policy = gravac(window=1, omega=omega)
-    state = {**policy.init(), "candidate": 1, "throughputs": {"20.0": 100.0, "40.0": 99.0}}
-    _, state = step(policy, state, (0.9, 0.1), seconds=10.0)
-    assert state["frozen"] == ideal
+    policy = gravac(**{"window": 1} | settings)
+    _, state = step(policy, {**policy.init(), **before}, gains, seconds)
+    assert {key: state[key] for key in after} == after
+    assert reason in state["trace"][-1]["reason"]
+    if reason.endswith("as fast as any"):
+        _, later = step(policy, state, (0.9, 0.9), seconds=9.0)
+        assert later["candidate"] == state["candidate"]
 
 
 def test_gains_above_1_are_not_equal() -> None:
@@ -292,15 +278,6 @@ def test_a_window_ends_between_decision_and_step_without_harm() -> None:
 
 
 def test_any_setting_can_be_its_ladder() -> None:
-    policy = GraVAC(field="bits", ladder=[16, 8, 4], window=1, smoothing=1.0, omega=0.01)
+    policy = GraVAC(field="bits", ladder=[16, 8, 4])
     assert tuple(policy.values) == (16, 8, 4)
     assert label(policy, 3) == "bits=4"
-    state = {**policy.init(), "candidate": 1, "throughputs": {"16": 57.6}}
-    rung, state = policy.choose(state, energies_of((0.9, 0.9)))
-    assert rung == 2
-    state = policy.after_step(state, StepReport(0, 1.0, 64.0))  # 57.6 of bits=8 too: 16 is ideal
-    assert state["trace"][-1]["reason"] == (
-        "theta_min is bits=8: its gain is as high; bits=16 is as fast as any"
-    )
-    assert (state["theta_min"], state["candidate"]) == (1, 1)  # 16 lies below the new theta_min
-    assert json.loads(state["trace"][-1]["throughputs"]) == {"16": 57.6, "8": 57.6}
