@@ -114,7 +114,7 @@ def test_values_equal_the_float64_reference_where_no_entry_is_on_an_edge(method:
 @pytest.mark.parametrize("bits", EXPECTED)
 def test_the_error_is_what_the_docstring_expects(bits: int) -> None:
     """Over 64 blocks of 4096 values the mean error scatters by a percent. Errors of one rotation:
-    test_errors_at_equal_bytes.py."""
+    test_unbiased.py."""
     levels = lloyd_max(bits)
     edges = np.concatenate([[-np.inf], (levels[1:] + levels[:-1]) / 2, [np.inf]])
     energy = float((np.diff(norm.cdf(edges)) * levels**2).sum())

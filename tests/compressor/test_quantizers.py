@@ -112,7 +112,7 @@ def test_values_equal_the_float64_reference_bit_for_bit() -> None:
 
 
 @both_kernels
-def test_natural_powers_of_two_zeros_and_its_sign_come_back_as_they_were() -> None:
+def test_natural_powers_of_two_zeros_and_signs_come_back_as_they_were() -> None:
     powers = torch.tensor([2.0**e for e in range(-126, 128)])
     x = torch.cat([powers, -powers, torch.tensor([0.0, -0.0])])
     assert torch.equal(sent_naturally(x), x)
@@ -120,7 +120,7 @@ def test_natural_powers_of_two_zeros_and_its_sign_come_back_as_they_were() -> No
 
 
 @both_kernels
-def test_natural_below_the_normal_range_it_is_0_or_the_smallest_power_with_the_right_mean() -> None:
+def test_natural_values_below_the_normal_range_have_the_right_mean() -> None:
     """A coin of probability p scatters by at most 1 / 2: six standard deviations of 2000 draws."""
     x = torch.tensor([2.0**-127, -(2.0**-128), 1e-45, 2.0**-126 * 0.75]).repeat_interleave(2000)
     found = (sent_naturally(x).double() * 2.0**126).view(4, 2000)
@@ -130,7 +130,7 @@ def test_natural_below_the_normal_range_it_is_0_or_the_smallest_power_with_the_r
 
 
 @both_kernels
-def test_natural_above_the_largest_power_it_saturates_and_infinities_stay() -> None:
+def test_natural_values_above_the_largest_power_saturate_and_infinities_stay() -> None:
     x = torch.tensor([3.4e38, -3.4e38, 1.8e38, torch.inf, -torch.inf])
     most = 2.0**127
     for step in range(20):

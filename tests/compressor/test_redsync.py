@@ -87,9 +87,8 @@ def test_where_few_entries_have_the_sign_of_the_step_others_do_not_join_them(ste
     x[40:50] = -2.0
     x[7], x[8] = 1.0, 3.0
     found = RedSync(0.05, quantized=True).select(x, context(step))
-    places, value = (
-        ([*range(40, 45)], -2.0) if step else ([7, 8], 2.0)
-    )  # 2 of the 5 that are wanted
+    # 5 are wanted, and 2 are positive.
+    places, value = ([*range(40, 45)], -2.0) if step else ([7, 8], 2.0)
     assert (found.indices.tolist(), found.values.unique().tolist()) == (places, [value])
 
 
