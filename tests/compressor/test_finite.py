@@ -152,6 +152,9 @@ def test_what_was_not_written_and_what_was_absent_stays(renewed: bool) -> None:
         kept.accept(("b",))
         assert values(kept) == [v + 10 * times * (place < 2) for place, v in enumerate(START)]
         assert kept.committed[0].flat.tolist() == values(kept)
+    kept.hold()
+    kept.accept(())
+    assert values(kept) == [v + 20 * (place < 2) for place, v in enumerate(START)]
 
 
 @both_ways
