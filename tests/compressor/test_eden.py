@@ -11,7 +11,6 @@ import torch
 from numeric import (
     EPS,
     Array,
-    averaged,
     both_kernels,
     context,
     dense,
@@ -188,17 +187,6 @@ def test_least_error_never_loses_more_than_there_is() -> None:
 
 
 # Workers.
-
-
-def test_rotations_of_their_own_average_errors_out_and_a_shared_one_does_not() -> None:
-    """Eight workers with one gradient: the error is an eighth, or what one worker's is."""
-    x = heavy_tailed(16_384, 2, spread=0.5)
-    for shared, expected in ((False, 0.5708 / 8), (True, 0.5708)):
-        method = EDEN(1, shared=shared)
-        sent = [encoded(method, x, context(rank=rank)) for rank in range(8)]
-        mean = averaged(sent, torch.empty_like(x)).double()
-        loss = float((mean - x.double()).square().sum() / x.double().square().sum())
-        assert loss == pytest.approx(expected, rel=0.1)
 
 
 def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought() -> None:

@@ -154,28 +154,6 @@ def test_a_payload_that_holds_everything_masks_nothing(inside: Compressor) -> No
     assert same_bits(sent, after["velocity"]) == ("Uniform" not in str(inside))
 
 
-@pytest.mark.parametrize("masking", [True, False])
-@pytest.mark.parametrize("wait", [1, 10])
-def test_with_masking_an_entry_has_less_momentum_the_more_often_it_is_sent(
-    wait: int, masking: bool
-) -> None:
-    """Every gradient is one, and every entry is sent once in `wait` steps. Its mean step would be 1 without
-    momentum, and 1 / (1 - m) in momentum SGD (docs/benchmark.md)."""
-    m, size = 0.9, 40
-    setting = Setting(
-        "x", D.MomentumCorrection(D.ErrorFeedback(D.TopK(1 / wait)), m, masking=masking)
-    )
-    exchange = simulation(setting, 1, {"x": torch.zeros(size)})
-    settled = 300  # m^300 < 1e-13
-    for _ in range(settled):
-        play(exchange, setting, [{"x": torch.ones(size)}])
-    sent = [play(exchange, setting, [{"x": torch.ones(size)}])["x"].clone() for _ in range(wait)]
-    wanted = (1 - m * (1 - m**wait) / (wait * (1 - m))) / (1 - m) if masking else 1 / (1 - m)
-    mean = torch.stack(sent).double().sum(0) / wait
-    # Sums of up to 20 steps in f32, two additions a step, of values below 200.
-    np.testing.assert_allclose(mean.numpy(), wanted, rtol=0, atol=200 * 2 * wait * EPS / wait)
-
-
 # Block momentum with error feedback.
 
 RATES = (0.0, 0.1, 0.2, 0.2, 0.05, 0.05)  # a warm-up, a plateau, a decay

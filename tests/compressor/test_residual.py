@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from laws import play, simulation
-from numeric import context, gaussian
+from numeric import context
 from tiny_run import tiny
 from torch import Tensor
 
 import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.residual import expands
-from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.launch.rules import validate
 from dgc_repro.selfcheck.law_settings.base import Setting
@@ -122,29 +121,3 @@ def test_one_step_up_to_the_largest_settles_at_a_share_of_the_root(method: Any, 
     owed = residuals(method, 1024, 240)
     for part in (owed[120:180], owed[180:]):
         assert 0.8 * 0.36 * d**0.5 < float(part.mean()) < 1.2 * 0.36 * d**0.5
-
-
-@pytest.mark.parametrize("method", [D.QSGD(2, 512, "max"), D.Uniform(3, "stochastic")], ids=str)
-def test_two_steps_up_to_the_largest_bound_every_entry(method: Any) -> None:
-    """max|e| <= max|g| / (s - 1), where s is the number of steps; float32's roundings are 1e-5."""
-    steps = method.levels if isinstance(method, D.QSGD) else 2 ** (method.bits - 1) - 1
-    setting, largest = Setting("", D.ErrorFeedback(method)), 0.0
-    exchange = simulation(setting, 1, {"x": torch.empty(3000)})
-    for seed in range(60):
-        gradient = gaussian(3000, seed)
-        largest = max(largest, float(gradient.abs().max()))
-        play(exchange, setting, [{"x": gradient}])
-        owed = float(exchange.states(0)["residual"]["x"].abs().max())
-        assert 0 < owed <= largest / (steps - 1) * (1 + 1e-5)
-
-
-def test_owners_of_ternary_shards_owe_no_more_later() -> None:
-    """Two shards of 4,096 values."""
-    setting = Setting("", D.Sharded(D.TernGrad()))
-    exchange = simulation(setting, 2, {"x": torch.empty(8192)})
-    norms = []
-    for seed in range(0, 600, 2):
-        play(exchange, setting, [{"x": gaussian(8192, seed + worker)} for worker in range(2)])
-        norms.append(float(exchange.states(0)[OWNER]["x"].norm()))
-    early, late = torch.tensor(norms).view(3, 100).mean(1)[1:].tolist()
-    assert late < 1.2 * early

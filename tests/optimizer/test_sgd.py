@@ -129,7 +129,7 @@ def test_updates_below_half_a_step_of_the_grid_are_lost() -> None:
         assert not torch.allclose(shares(weight), shares(moved), rtol=1e-6, atol=1e-7)
 
 
-# Adam: torch's, and a frozen variance.
+# Adam is torch's. A frozen variance: compressor/test_onebit_adam.py.
 
 
 def adam_stepped(optimizer: torch.optim.Optimizer, weight: nn.Parameter, steps: int) -> None:
@@ -144,17 +144,6 @@ def test_it_is_torchs_adamw() -> None:
     adam_stepped(Adam(0.01, 0.1).of([ours], 0.01), ours, 20)
     adam_stepped(torch.optim.AdamW([theirs], 0.01, weight_decay=0.1), theirs, 20)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-
-
-def test_a_frozen_variance_does_not_change() -> None:
-    weight = nn.Parameter(torch.ones(50))
-    optimizer = Adam(0.01, freeze_steps=3).of([weight], 0.01)
-    adam_stepped(optimizer, weight, 3)
-    frozen = optimizer.state[weight]["square"].clone()
-    mean = optimizer.state[weight]["mean"].clone()
-    adam_stepped(optimizer, weight, 2)
-    assert torch.equal(optimizer.state[weight]["square"], frozen)
-    assert not torch.equal(optimizer.state[weight]["mean"], mean)
 
 
 def test_tensors_of_one_dimension_may_be_exempt_from_weight_decay() -> None:
