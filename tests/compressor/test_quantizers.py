@@ -55,7 +55,7 @@ def mean_of_casts(workers: list[Array], rounded: Callable[[Array], Array]) -> Ar
 @pytest.mark.parametrize(
     ("method", "rounded"), [(BF16(), bf16), (FP16(), fp16)], ids=["bf16", "fp16"]
 )
-def test_the_mean_equals_the_reference_bit_for_bit(
+def test_the_mean_of_casts_equals_the_reference_bit_for_bit(
     method: BF16 | FP16, rounded: Callable[[Array], Array], count: int
 ) -> None:
     gradients = [heavy_tailed(seed=worker) for worker in range(count)]
@@ -103,7 +103,7 @@ def sent_naturally(x: Tensor, step: int = 0) -> Tensor:
 
 
 @both_kernels
-def test_values_equal_the_float64_reference_bit_for_bit() -> None:
+def test_natural_values_equal_the_reference_bit_for_bit() -> None:
     """No rounding stands between them: |x| / 2^e - 1 is m / 2^23, which float64 holds exactly."""
     x = heavy_tailed()
     random = hashed_bits(np.arange(x.numel()), context().key(shared=False)) >> np.uint32(9)

@@ -43,6 +43,11 @@ from dgc_repro.selfcheck.values import context
 
 triton = pytest.importorskip("triton", reason="the GPU kernels need Triton")
 
+from triton.backends.compiler import GPUTarget  # noqa: E402
+
+from dgc_repro.kernel.gpu import chosen, thresholds  # noqa: E402
+from dgc_repro.kernel.gpu.compiling import Resources, compiled, resources  # noqa: E402
+
 HERE = Path(__file__).parent
 ARCHITECTURES = (70, 75, 80, 90)  # V100, T4, A100, H100
 
@@ -97,8 +102,6 @@ def launched(*, of_each_type: bool = False) -> list[Any]:
             )
     for rank in (32, 64):
         every |= variants(D.PowerSGD(rank), PARAMETERS)
-    from dgc_repro.kernel.gpu import chosen
-
     for widths in (chosen.SMALL, chosen.LARGE):  # of older Tritons, of newer ones
         with patch.object(chosen, "WIDTHS", widths):
             for compressor in (D.TopK(0.1), D.DGCSampled(0.1)):
@@ -144,10 +147,6 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
     """No sum of a product is fused but in `add` and matrix products, and no number is flushed to zero.
     (Logarithm and cosine are functions of f64, rounded to f32 afterwards.) No kernel lacks registers. Those
     that pass over whole tensors do so in fours."""
-    from triton.backends.compiler import GPUTarget
-
-    from dgc_repro.kernel.gpu.compiling import compiled, resources
-
     for variant, built in compiled(launched(), GPUTarget("cuda", architecture, 32)):
         name, needs = variant.kernel.fn.__name__, resources(built)
         assert needs.shared_bytes <= 48 * 1024, (variant, needs)
@@ -179,10 +178,6 @@ def test_selfcheck_skips_the_kernels_where_there_is_nothing_to_compare_them_with
 
 
 def test_selfcheck_names_the_variants_that_spill_most() -> None:
-    from triton.backends.compiler import GPUTarget
-
-    from dgc_repro.kernel.gpu.compiling import Resources
-
     needs: dict[str, Any] = {}
     for one in variants(D.FP16(), {"w": torch.empty(9)}):
         said = resources_of(one, GPUTarget("cuda", 80, 32), needs, str(one))
@@ -246,8 +241,6 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
 def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
     compressor: Compressor, most: int
 ) -> None:
-    from dgc_repro.kernel.gpu import chosen
-
     with patch.object(chosen, "WIDTHS", chosen.LARGE):  # those of a new Triton, whatever is here
         counted, again = exchanged(compressor), exchanged(compressor)
         launches = counted.triton
@@ -385,8 +378,6 @@ def test_the_host_waits_for_the_gpu_twice_where_sizes_differ(method: Compressor)
 
 @pytest.mark.parametrize("method", RAGGED, ids=repr)
 def test_kernels_that_count_with_32_bits_get_no_larger_tensor(method: Any) -> None:
-    from dgc_repro.kernel.gpu import chosen, thresholds
-
     def launched(on: Tensor, kernel: Any, *given: Any, **options: Any) -> None:
         large = any(isinstance(one, Batch) and max(one.sizes) >= 2**31 for one in given)
         assert not large or kernel.fn.__name__ == "_sample"  # whose places have 64 bits
