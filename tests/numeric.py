@@ -38,8 +38,8 @@ def without_c() -> Iterator[None]:
 
 
 @contextmanager
-def three_threads() -> Iterator[None]:
-    torch.set_num_threads(3)
+def threads(count: int) -> Iterator[None]:
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from dgc_repro import DRIVE, EDEN
+from dgc_repro.compressor.eden import LEVELS
 from dgc_repro.kernel import rotate
 
 SETTINGS = (
@@ -110,6 +111,13 @@ def test_values_equal_the_float64_reference_where_no_entry_is_on_an_edge(method:
     np.testing.assert_allclose(found[clear], expected[clear], rtol=0, atol=8 * within * largest)
 
 
+@pytest.mark.parametrize("bits", LEVELS)
+def test_levels_are_those_of_lloyd_and_max(bits: int) -> None:
+    upper = lloyd_max(bits)[2 ** (bits - 1) :]
+    own = np.array(LEVELS[bits])
+    np.testing.assert_allclose(own / own[0], upper / upper[0], rtol=1e-7)
+
+
 @pytest.mark.parametrize("bits", EXPECTED)
 def test_the_error_is_what_the_docstring_expects(bits: int) -> None:
     """Over 64 blocks of 4096 values the mean error scatters by a percent. Errors of one rotation:
@@ -174,6 +182,18 @@ def test_one_rotation_lengthens_a_value_that_dominates_its_block_and_two_do_not(
             assert found[7] / share == pytest.approx(largest, abs=0.01)
             kept = found[others] @ exact[others] / (exact[others] @ exact[others])
             assert kept == pytest.approx(rest, abs=0.02)
+
+
+@both_kernels
+@pytest.mark.parametrize("bits", LEVELS)
+def test_the_projection_on_entries_that_lie_on_an_edge_is_right_in_every_draw(bits: int) -> None:
+    """<x, C(x)> = ||x||^2 with the unbiased scale, whatever the rotation."""
+    two = torch.zeros(256)
+    two[[3, 100]] = 0.7
+    for x in (two, torch.full((256,), 0.3)):
+        for step in range(5):
+            sent = dense(encoded(EDEN(bits, 256), x, context(step))).double()
+            assert float(x.double() @ sent) == pytest.approx(float(x.square().sum()), rel=1e-5)
 
 
 @both_kernels

@@ -21,7 +21,7 @@ from numeric import (
     needs_c,
     run,
     same_but_for_nan,
-    three_threads,
+    threads,
     without_c,
 )
 from torch import Tensor
@@ -115,7 +115,7 @@ def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
 def test_the_number_of_threads_changes_no_bit(method: Any) -> None:
     x = heavy_tailed(300_001)
     one, found = encoded(method, x), run(method, x).mean
-    with three_threads():
+    with threads(3):
         three = encoded(method, x)
         assert all(map(same_bits, parts(one), parts(three)))
         assert same_bits(dense(one), dense(three))
@@ -139,7 +139,7 @@ def test_a_batch_has_the_bits_of_its_tensors_for_any_number_of_threads(method: A
             assert same_bits(mean.tensors[i].view(-1), together), names[i]
 
     check()
-    with three_threads():
+    with threads(3):
         check()
     with without_c():
         check()

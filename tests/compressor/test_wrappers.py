@@ -44,6 +44,17 @@ def test_a_rung_the_ladder_lacks_is_an_error_and_not_the_last_one() -> None:
             exchange.average([{"x": torch.ones(3)}], Plan(rung))
 
 
+def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
+    nest = D.ErrorFeedback(D.Ladder((D.Dense(), D.Uniform(2))))
+    strong, dense = (Setting("x", nest, Plan(rung)) for rung in (1, 0))
+    x = torch.tensor([1.0, 0.25, -0.25, 0.375])
+    exchange = simulation(strong, 1, {"x": x})
+    kept = x - play(exchange, strong, [{"x": x}])["x"]
+    assert kept.any()
+    assert torch.equal(play(exchange, dense, [{"x": x}])["x"], x + kept)
+    assert not exchange.states(0)["residual"]["x"].any()
+
+
 def test_sums_of_norms_leave_the_residual_out_of_the_raw_gradient_only() -> None:
     """GraVAC's norm gain: sum_l ||C(g_l + e_l)|| over sum_l ||g_l||, means over workers."""
     nest = D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(density=0.5), D.TopK(density=0.25))))

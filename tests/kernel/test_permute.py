@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from numeric import both_kernels, gaussian, three_threads, without_c
+from numeric import both_kernels, gaussian, threads, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import permute
@@ -92,7 +92,7 @@ def test_both_kernels_gather_and_scatter_the_same_bits() -> None:
     found = results()
     with without_c():
         assert all(map(torch.equal, found, results()))
-    with three_threads():
+    with threads(3):
         assert all(map(torch.equal, found, results()))
     for n, k, key, one, left in zip(sizes, counts, keys.tolist(), x, found[-6:], strict=True):
         places = as_tensors(n, key, k)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numeric import Array, both_kernels, hashed_bits, heavy_tailed, scratch, three_threads
+from numeric import Array, both_kernels, hashed_bits, heavy_tailed, scratch, threads
 from torch import Tensor
 
 from dgc_repro.kernel import batch as kernels
@@ -265,7 +265,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
         ]
 
     one = every()
-    with three_threads():
+    with threads(3):
         assert all(map(same_bits, one, every()))
 
 
@@ -274,7 +274,7 @@ def test_a_sum_tells_the_energies_that_a_pass_of_its_own_finds() -> None:
     sizes = (0, 1, 65_535, 65_536, 200_001)
     a, b = ([torch.randn(n) for n in sizes] for _ in range(2))
     batch = Batch(tuple(map(str, sizes)), a)
-    with three_threads():
+    with threads(3):
         total = kernels.add(batch, b, [torch.empty_like(x) for x in a], 0.5, measured=True)
     found = kernels.energies(total)
     assert same_bits(found, kernels.energies(Batch(batch.names, list(total.tensors))))

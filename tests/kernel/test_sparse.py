@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numeric import averaged, both_kernels, dense, each_dense, without_c
+from numeric import averaged, both_kernels, dense, each_dense, threads, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import sparse
@@ -157,13 +157,9 @@ def test_workers_are_added_in_rank_order_by_any_number_of_threads(shared: bool) 
     one_by_one = torch.zeros(n)
     for payload in payloads:
         one_by_one += dense(payload) * torch.tensor(0.2)
-    for threads in (1, 2, 3):
-        try:
-            torch.set_num_threads(threads)
-            together = averaged(payloads, torch.empty(n))
-        finally:
-            torch.set_num_threads(1)
-        assert torch.equal(together, one_by_one)
+    for count in (1, 2, 3):
+        with threads(count):
+            assert torch.equal(averaged(payloads, torch.empty(n)), one_by_one)
 
 
 BROKEN_PLACES = [

@@ -7,7 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from numeric import batch, both_kernels, heavy_tailed, scratch, without_c
+from numeric import (
+    batch,
+    both_kernels,
+    heavy_tailed,
+    kinds,
+    same_but_for_nan,
+    scratch,
+    threads,
+    without_c,
+)
 from torch import Tensor
 
 from dgc_repro.kernel import sums, thresholds
@@ -46,9 +55,9 @@ def test_moments_equal_numpys(above: float) -> None:
         assert seen.largest[i] == (magnitudes.max() if x.numel() else 0.0)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_both_kernels_give_the_same_bits_whatever_the_threads(threads: int) -> None:
-    batch, before = several(1), torch.get_num_threads()
+@pytest.mark.parametrize("count", [1, 2])
+def test_both_kernels_give_the_same_bits_whatever_the_threads(count: int) -> None:
+    batch = several(1)
     keys = np.arange(len(LENGTHS), dtype=np.int32) * 7919 - 99
     m = tuple([size // 5 if size > 10 else size for size in LENGTHS])
 
@@ -63,11 +72,8 @@ def test_both_kernels_give_the_same_bits_whatever_the_threads(threads: int) -> N
         samples = thresholds.samples(batch, m, keys, scratch)
         return found + [one.tolist() for one in samples.tensors]
 
-    torch.set_num_threads(threads)
-    try:
+    with threads(count):
         in_c = results()
-    finally:
-        torch.set_num_threads(before)
     with without_c():
         batch = several(1)
         assert in_c == results()
@@ -140,3 +146,19 @@ def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
     for found, exact in ((above, wide.clamp(min=0).sum(0)), (below, wide.clamp(max=0).sum(0))):
         assert bool(((found - exact).abs() <= 2 * rows * 2.0**-53 * exact.abs()).all())
     assert float(below[0]) == 0
+
+
+@pytest.mark.parametrize("size", [*SIZES, 300_000])
+def test_c_and_tensors_sum_alike_whatever_the_threads(size: int) -> None:
+    def all_sums(x: Tensor) -> list[Tensor]:
+        found = [sums.magnitudes(batch(x)), *sums.squares(batch(x)), sums.peaks(batch(x))]
+        for columns in (1, 3, 171, 300, 512):
+            if size % columns == 0:
+                found.append(sums.parts(batch(x), (columns,)))
+        return [one.double() for one in found]
+
+    for x in kinds(size):
+        ours = all_sums(x)
+        for surroundings in (threads(3), without_c()):
+            with surroundings:
+                assert all(map(same_but_for_nan, ours, all_sums(x)))
