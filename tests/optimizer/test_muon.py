@@ -168,11 +168,15 @@ def test_embeddings_and_the_head_are_no_matrices() -> None:
     assert {name.partition(".")[0] for name in thin} == {"embedding", "decoder", "lstm"}
 
 
-@pytest.mark.parametrize(
-    "name", ["dgc", "powersgd on a ladder", "gravac", "shards", "one vector", "fragments"]
+TRAINED = (
+    *("dgc", "demo", "accordion by own gradients", "adaqs", "scheduled", "gravac", "shards"),
+    *("one vector", "fragments"),
 )
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_it_trains_with_compressors_and_policies(name: str) -> None:
-    without = ("optimizer.momentum=0", "optimizer.beta1=0") if name == "dgc" else ()
+    without = ("optimizer.momentum=0", "optimizer.beta1=0") if name in ("dgc", "demo") else ()
     told = play(built(*PLAIN, *SETTINGS[name], MUON, *without, "train.epochs=1"))
     assert told.finished
     assert np.isfinite(told.records[-1]["train/loss"])
