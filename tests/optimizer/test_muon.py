@@ -169,7 +169,7 @@ def test_embeddings_and_the_head_are_no_matrices() -> None:
 
 
 TRAINED = (
-    *("dgc", "demo", "accordion by own gradients", "adaqs", "scheduled", "gravac", "oracle"),
+    *("dgc", "demo", "accordion by own gradients", "adaqs", "scheduled", "gravac", "scadles"),
     *("gravac a step later", "shards", "one vector", "fragments"),
 )
 
