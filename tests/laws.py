@@ -16,9 +16,10 @@ from numeric import each_dense
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Apart, Compressor, Context, Step, Wrapper
+from dgc_repro.compressor.interface import Apart, Compressor, Context, Step, Wrapper, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.ledger import Ledger
@@ -35,7 +36,6 @@ from dgc_repro.selfcheck.values import tensors
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "undo", "resume", "contraction")
-CPU = torch.device("cpu")
 
 
 @dataclass
@@ -189,6 +189,16 @@ def played(
     means = [play(exchange, setting, [{"x": own} for own in step])["x"] for step in gradients]
     workers = range(len(gradients[0]))
     return means, [states_by_tensor(exchange, worker).get("x", {}) for worker in workers]
+
+
+def leaves(kind: type) -> list[Any]:
+    """The methods of this kind at the bottom of the table's nests; of those that differ in numbers, one."""
+    found: dict[Any, Any] = {}
+    for one in (part for setting in SETTINGS for part in nested(setting.compressor)):
+        if isinstance(one, kind) and not isinstance(one, Wrapper | Ladder | Sharded):
+            words = [v for v in vars(one).values() if isinstance(v, bool | str | None)]
+            found[type(one), *words] = one
+    return list(found.values())
 
 
 def num_steps(workers: int) -> int:

@@ -19,7 +19,7 @@ from dgc_repro.compressor.gathering import average
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel import counter, native
+from dgc_repro.kernel import counter, lowrank, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import BatchPayload
 from dgc_repro.payload.interface import as_batch
@@ -38,8 +38,8 @@ def without_c() -> Iterator[None]:
 
 
 @contextmanager
-def three_threads() -> Iterator[None]:
-    torch.set_num_threads(3)
+def threads(count: int) -> Iterator[None]:
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -79,6 +79,15 @@ def driven(step: Any, world: World) -> Any:
             wait()
     except StopIteration as end:
         return end.value
+
+
+def batch(*tensors: Tensor) -> Batch:
+    return Batch(tuple(map(str, range(len(tensors)))), tensors)
+
+
+def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A workspace that keeps nothing."""
+    return torch.empty(size, dtype=dtype, device=device)
 
 
 def encoded(method: Any, x: Tensor, where: Context | None = None) -> Any:
@@ -123,8 +132,12 @@ def by_owner(shards: Shards) -> list[tuple[int, int]]:
 # Values.
 
 
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def gaussian(size: int, seed: int = 0) -> Tensor:
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return normal(seed, size)
 
 
 def finite_kinds(size: int) -> Iterator[Tensor]:
@@ -163,6 +176,17 @@ def random_steps(size: int, workers: int, steps: int) -> list[list[Tensor]]:
 # References.
 
 
+def doubles(steps: Sequence[Sequence[Tensor]]) -> list[list[Array]]:
+    """What each worker has in each step, in float64."""
+    return [[own.double().numpy() for own in step] for step in steps]
+
+
+def assert_close(found: Sequence[Tensor], expected: Sequence[Array], within: float) -> None:
+    """Each tensor has the values of its reference."""
+    for tensor, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(tensor.double().numpy(), wanted, rtol=0, atol=within)
+
+
 def largest(x: Array, k: int) -> Array:
     """The places of the k largest magnitudes, ascending; of equal ones the lower."""
     return np.sort(np.argsort(-np.abs(x), kind="stable")[:k])
@@ -174,6 +198,24 @@ def topk(x: Array, k: int) -> Array:
     kept = largest(x, k)
     sent[kept] = x[kept]
     return sent
+
+
+def in_steps(x: Array, bits: int, block: int) -> Array:
+    """Uniform codes of each block, decoded: s round(x / s), s = max|x| / Q."""
+    out = np.zeros_like(x)
+    for start in range(0, len(x), block):
+        row = x[start : start + block]
+        scale = np.abs(row).max() / (2 ** (bits - 1) - 1)
+        if scale > 0:
+            out[start : start + block] = scale * np.round(row / scale)
+    return out
+
+
+def first_q(rank: int, side: int, *path: str, name: str = "w") -> Array:
+    """The factor of a matrix that a low-rank method begins with in `laws.simulation`: f64[side, rank]."""
+    key = context(path=path, name=name, seed=7).key(shared=True)
+    drawn = lowrank.normals(rank * side, key, torch.device("cpu"))
+    return drawn.view(rank, side).double().numpy().T
 
 
 def hashed_bits(index: Array, key: int) -> Array:

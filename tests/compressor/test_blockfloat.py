@@ -8,23 +8,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from laws import played
 from numeric import (
     Array,
     both_kernels,
     context,
     dense,
     encoded,
-    finite_kinds,
     hashed_uniform,
     heavy_tailed,
 )
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dgc_repro import BlockFloat, ErrorFeedback
+from dgc_repro import BlockFloat
 from dgc_repro.compressor.blockfloat import FORMATS
-from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.kernel import floats
 
 NUMBERS = {  # exponent bits, mantissa bits, bias, the largest number: table 1 to 5 of the specification
@@ -38,7 +35,6 @@ ELEMENTS = {
     "fp8_e4m3": "E4M3", "fp8_e5m2": "E5M2", "mxfp8": "E4M3", "mxfp8_e5m2": "E5M2", "mxfp6": "E2M3",
     "mxfp6_e3m2": "E3M2", "mxfp4": "E2M1", "nvfp4": "E2M1",
 }  # fmt: skip
-BITS = {"fp8": 8, "mxfp8": 8, "mxfp6": 6, "mxfp4": 4, "nvfp4": 4}
 
 
 def numbers(kind: str) -> Array:
@@ -126,21 +122,6 @@ def test_every_code_stands_for_the_number_of_the_specification(kind: str) -> Non
     np.testing.assert_array_equal(table[code].numpy(), nearest(np.float32(y), kind))
 
 
-@pytest.mark.parametrize(
-    ("element", "dtype"),
-    [(floats.E4M3, torch.float8_e4m3fn), (floats.E5M2, torch.float8_e5m2)],
-    ids=["E4M3", "E5M2"],
-)
-def test_codes_of_eight_bits_are_torchs(element: floats.Element, dtype: torch.dtype) -> None:
-    y = torch.cat([heavy_tailed(20_000, 1, 3.0), torch.tensor([0.0, 1e-9, 2.0**-9, 2.0**-10])])
-    y = y.clamp(-element.largest, element.largest)
-    code = floats.rounded(y, element, None).to(torch.uint8)
-    wanted = y.to(dtype)
-    zero = wanted.float() == 0  # -0 and 0 are alike
-    assert torch.equal(code[~zero], wanted.view(torch.uint8)[~zero])
-    assert not bool((code[zero] & 127).any())
-
-
 def test_scales_of_blocks_are_e8m0s() -> None:
     table = floats.table(None, torch.device("cpu"))
     codes = torch.arange(256, dtype=torch.uint8)
@@ -182,66 +163,6 @@ def test_stochastic_rounding_takes_one_of_the_two_numbers_beside(name: str) -> N
     np.testing.assert_allclose(found, expected, rtol=2.0**-23, atol=0)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_mean_of_many_draws_is_what_was_given_but_for_what_is_clipped(name: str) -> None:
-    """z-tests of 500 draws, of values that are drawn up and down 10 times or more."""
-    x, count = heavy_tailed(512, 6, 1.0), 500
-    drawn = np.stack(
-        [
-            dense(encoded(BlockFloat(name, "stochastic"), x, context(i))).double()
-            for i in range(count)
-        ]
-    )
-    exact, spread = x.double().numpy(), drawn.std(0, ddof=1)
-    low = (drawn == drawn.min(0)).sum(0)
-    often = (low >= 10) & (low <= count - 10)
-    z = (drawn.mean(0) - exact)[often] / (spread[often] / math.sqrt(count))
-    assert often.sum() > 200
-    assert np.abs(z).max() < 5
-    toward = z * np.sign(exact[often])
-    assert abs(toward.mean()) * math.sqrt(len(z)) < 5
-    largest = scales_of(exact, name) * numbers(ELEMENTS[name])[-1]
-    clipped = np.abs(exact) > largest * (1 + 1e-6)
-    assert not (clipped.any() and name.startswith("fp8"))
-    assert not (often & clipped).any()
-
-
-@both_kernels
-@pytest.mark.parametrize("name", FORMATS)
-def test_nothing_is_farther_away_than_zero(name: str) -> None:
-    for x in finite_kinds(1003):
-        sent = dense(encoded(BlockFloat(name), x)).double()
-        assert bool(((sent - x.double()).abs() <= x.double().abs() * (1 + 2.0**-22)).all())
-
-
-@both_kernels
-@pytest.mark.parametrize("name", FORMATS)
-def test_what_is_not_finite_is_not_hidden(name: str) -> None:
-    """It stays in its block where a block has no scale of the tensor above it."""
-    for broken in (torch.nan, -torch.nan, torch.inf, -torch.inf):
-        x = torch.linspace(-1, 1, 200)
-        x[70] = broken
-        found = dense(encoded(BlockFloat(name), x))
-        block = slice(64, 96) if name.startswith("mx") else slice(0, 200)
-        assert not bool(found[block].isfinite().any())
-        assert bool(found[: block.start].isfinite().all())
-        assert bool(found[block.stop :].isfinite().all())
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_bytes_are_exact(name: str) -> None:
-    bits = BITS[name.split("_")[0]]
-    width = None if name.startswith("fp8") else 16 if name == "nvfp4" else 32
-    for n in (0, 1, 3, 16, 17, 33, 5003):
-        scales = (4 if n and not name.startswith("mx") else 0) + (
-            math.ceil(n / width) if width else 0
-        )
-        codes = math.ceil(n / 4) * 3 if bits == 6 else math.ceil(n * bits / 8)
-        own = encoded(BlockFloat(name), torch.ones(n))
-        assert own.num_bytes == scales + codes
-        assert own.num_floats == n * bits / 32
-
-
 def test_blocks_of_nvfp4_far_below_the_largest_value_are_clipped_or_sent_as_zeros() -> None:
     """The smallest scale is 2^-9: of a largest value of 1 it is that of 2^-9 / 448 = 1 / 229376."""
     x = torch.ones(64)
@@ -269,39 +190,3 @@ def test_no_scale_comes_from_a_division_by_a_number(name: str) -> None:
         encoded(BlockFloat(name), torch.ones(100))
     assert mode.found
     assert all(isinstance(divisor, Tensor) for divisor in mode.found)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_residual_stays_below_a_step(name: str) -> None:
-    """With error feedback; clipping alone takes a quarter of the largest value."""
-    gradients = [[heavy_tailed(1024, step, 0.5)] for step in range(100)]
-    _, states = played(ErrorFeedback(BlockFloat(name)), gradients)
-    largest = max(float(g[0].abs().max()) for g in gradients)
-    assert float(states[0]["residual"].abs().max()) < largest
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_shards_are_quantized_twice(name: str) -> None:
-    """The mean of two workers' shards goes through the format again."""
-
-    def loss(sent: Tensor, exact: Tensor) -> float:
-        return float((sent.double() - exact).norm() / exact.norm())
-
-    workers = [heavy_tailed(20_000, worker, 0.5) for worker in range(2)]
-    exact = torch.stack(workers).double().mean(0)
-    once = torch.stack([dense(encoded(BlockFloat(name), x)) for x in workers]).double().mean(0)
-    (mean,), _ = played(Sharded(BlockFloat(name)), [workers])
-    assert loss(once, exact) < loss(mean, exact) < 3 * loss(once, exact)
-
-
-def test_finer_scales_and_more_bits_err_less() -> None:
-    """Of equal bits nvfp4 errs less than mxfp4, as its paper says."""
-    x = heavy_tailed(65_536, 3, 0.5)
-
-    def error(name: str) -> float:
-        sent = dense(encoded(BlockFloat(name), x)).double()
-        return float((sent - x.double()).square().sum() / x.double().square().sum())
-
-    assert error("nvfp4") < 0.8 * error("mxfp4")
-    assert error("mxfp6") < 0.2 * error("mxfp4")
-    assert error("mxfp8") < error("mxfp8_e5m2")

@@ -1,4 +1,4 @@
-"""Dion's exchange against the paper in numpy. Its steps: optimizer/test_dion_steps.py."""
+"""Dion's exchange against the paper in numpy. Its steps: optimizer/test_muon.py."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ import pytest
 import torch
 from dion_reference import directions
 from laws import play, simulation
-from numeric import Array, both_kernels, context
+from numeric import Array, both_kernels, first_q, normal
 from torch import Tensor
 
 from dgc_repro import Dion, ErrorFeedback, UserError
 from dgc_repro.exchange.exchange import Exchange
-from dgc_repro.kernel import lowrank
 from dgc_repro.selfcheck.law_settings.base import Setting
 
-SEED = 7  # of laws.simulation
 MU = 0.95
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def world(method: Dion, shape: tuple[int, ...], workers: int) -> Exchange:
@@ -38,12 +32,6 @@ def answer(exchange: Exchange, gradients: list[Tensor]) -> Tensor:
 def momenta(exchange: Exchange) -> Tensor:
     """f32[workers, ...]."""
     return torch.stack([exchange.states(w)["residual"]["w"] for w in range(exchange.world.local)])
-
-
-def first_q(rank: int, shorter: int) -> Array:
-    key = context(path=("error_feedback",), name="w", seed=SEED).key(shared=True)
-    drawn = lowrank.normals(rank * shorter, key, torch.device("cpu"))
-    return drawn.view(rank, shorter).double().numpy().T
 
 
 def off(found: Tensor, expected: Array) -> float:
@@ -74,30 +62,15 @@ def test_six_steps_are_the_papers(shape: tuple[int, ...], fraction: float, worke
         for s in range(6)
     ]
     flat = [[g.view(shape[0], -1).double().numpy() for g in of_step] for of_step in given]
-    expected, mean_momentum = directions(flat, first_q(rank, min(flat[0][0].shape)), MU)
+    expected, mean_momentum = directions(
+        flat, first_q(rank, min(flat[0][0].shape), "error_feedback"), MU
+    )
     exchange = world(Dion(fraction), shape, workers)
     for of_step, direction in zip(given, expected, strict=True):
         found = answer(exchange, of_step)
         assert off(found.view(shape[0], -1), direction) <= 1e-4
     assert off(momenta(exchange).mean(0).view(shape[0], -1), mean_momentum) <= 1e-6
     assert exchange.world.ledger.payload_bytes == 6 * num_bytes
-
-
-@both_kernels
-@pytest.mark.parametrize("shape", [(30, 24), (24, 30), (24, 24)])
-def test_at_full_rank_a_lone_worker_orthonormalizes_the_momentum(shape: tuple[int, int]) -> None:
-    """The momentum is that of SGD: mu (M + G). Where M = U S V^T keeps its direction, the answer becomes U
-    V^T. Singular values 0.6^i: a step gains 0.36, so 40 steps leave 1e-18 of the angle."""
-    u, _ = torch.linalg.qr(normal(5, shape[0], 24))
-    v, _ = torch.linalg.qr(normal(6, shape[1], 24))
-    gradient = u * 0.6 ** torch.arange(24) @ v.t()
-    exchange, expected = world(Dion(1.0), shape, 1), np.zeros(shape)
-    for _ in range(40):
-        found = answer(exchange, [gradient])
-        expected = MU * (expected + gradient.double().numpy())
-    assert off(momenta(exchange)[0], expected) <= 1e-6
-    # The smallest singular value is 8e-6 of the largest: its vectors are known to EPS / 8e-6 = 1 %.
-    assert off(found, (u @ v.t()).double().numpy()) <= 0.01
 
 
 def test_what_is_sent_decays_in_each_workers_own_momentum() -> None:

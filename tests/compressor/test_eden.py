@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 import pytest
 import torch
-from laws import played
 from numeric import (
     EPS,
     Array,
-    averaged,
     both_kernels,
     context,
     dense,
@@ -25,11 +24,9 @@ from scipy.linalg import hadamard
 from scipy.stats import norm
 from torch import Tensor
 
-from dgc_repro import DRIVE, EDEN, QSGD, ErrorFeedback
+from dgc_repro import DRIVE, EDEN
 from dgc_repro.compressor.eden import LEVELS
-from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.kernel import rotate
-from dgc_repro.payload.rotated import unpack
 
 SETTINGS = (
     EDEN(1, 1024), EDEN(2, 64), EDEN(3, 1024, "least_error"), EDEN(4, 32, rotations=2),
@@ -39,6 +36,7 @@ EXPECTED = {1: (0.5708, 0.3634), 2: (0.1331, 0.1175), 3: (0.0358, 0.0345), 4: (0
 """||C(x) - x||^2 / ||x||^2 of unbiased and least_error, as in the docstring."""
 
 
+@functools.cache
 def lloyd_max(bits: int) -> Array:
     """The levels of least squared error of a standard normal variable: each is the mean of what lies next to
     it."""
@@ -57,16 +55,22 @@ def signs(key: int, start: int, d: int, turn: int) -> Array:
     return 1.0 - 2.0 * ((bits >> (31 - place % 32).astype(np.uint32)) & 1)
 
 
+@functools.cache
+def transform(d: int) -> Array:
+    """Hadamard's, orthonormal."""
+    return hadamard(d) / math.sqrt(d)
+
+
 def rotated(x: Array, key: int, start: int, times: int) -> Array:
     """The orthonormal H D of each turn, one after another."""
     for turn in range(times):
-        x = hadamard(len(x)) / math.sqrt(len(x)) @ (signs(key, start, len(x), turn) * x)
+        x = transform(len(x)) @ (signs(key, start, len(x), turn) * x)
     return x
 
 
 def rotated_back(x: Array, key: int, start: int, times: int) -> Array:
     for turn in reversed(range(times)):
-        x = signs(key, start, len(x), turn) * (hadamard(len(x)) / math.sqrt(len(x)) @ x)
+        x = signs(key, start, len(x), turn) * (transform(len(x)) @ x)
     return x
 
 
@@ -115,9 +119,9 @@ def test_levels_are_those_of_lloyd_and_max(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", EXPECTED)
-@pytest.mark.parametrize("rotations", [1, 2])
-def test_the_error_is_what_the_docstring_expects(bits: int, rotations: int) -> None:
-    """Over 64 blocks of 4096 values the mean error scatters by a percent."""
+def test_the_error_is_what_the_docstring_expects(bits: int) -> None:
+    """Over 64 blocks of 4096 values the mean error scatters by a percent. Errors of one rotation:
+    test_unbiased.py."""
     levels = lloyd_max(bits)
     edges = np.concatenate([[-np.inf], (levels[1:] + levels[:-1]) / 2, [np.inf]])
     energy = float((np.diff(norm.cdf(edges)) * levels**2).sum())
@@ -126,42 +130,17 @@ def test_the_error_is_what_the_docstring_expects(bits: int, rotations: int) -> N
         assert energy == pytest.approx(2 / math.pi)
     x = heavy_tailed(64 * 4096, 5, spread=0.5)
     for scale, expected in zip(("unbiased", "least_error"), EXPECTED[bits], strict=True):
-        assert error(EDEN(bits, scale=scale, rotations=rotations), x) == pytest.approx(
-            expected, rel=0.02
-        )
-
-
-def error(method: EDEN | QSGD, x: Tensor) -> float:
-    """||C(x) - x||^2 / ||x||^2."""
-    sent = dense(encoded(method, x)).double()
-    return float((sent - x.double()).square().sum() / x.double().square().sum())
-
-
-def test_of_equal_bytes_it_errs_less_than_qsgd() -> None:
-    """4 bits and 2 bits an entry; QSGD with a norm for each 512 values sends 16 bytes a block more. What its
-    largest values cost QSGD a rotation spreads over all."""
-    for spread in (0.5, 2.0):
-        x = heavy_tailed(64 * 4096, 9, spread)
-        for bits, levels in ((4, 7), (2, 1)):
-            eden, qsgd = EDEN(bits), QSGD(levels, 512, "max")
-            assert encoded(eden, x).num_bytes < encoded(qsgd, x).num_bytes
-            assert error(eden, x) < 0.75 * error(qsgd, x)
+        sent = dense(encoded(EDEN(bits, scale=scale, rotations=2), x)).double()
+        error = (sent - x.double()).square().sum() / x.double().square().sum()
+        assert float(error) == pytest.approx(expected, rel=0.02)
 
 
 # Bias.
 
 
 def draws(method: EDEN, x: Tensor, count: int) -> Array:
-    """What is sent in so many steps: f64[count, n]."""
-    return np.stack([dense(encoded(method, x, context(i))).double().numpy() for i in range(count)])
-
-
-def z_of_mean(sent: Array, x: Array) -> tuple[float, float]:
-    """The largest |z| of the mean of a value; and the squared error of all means, in units of what the
-    scatter of the draws lets expect."""
-    count = len(sent)
-    off, spread = sent.mean(0) - x, sent.std(0, ddof=1) / math.sqrt(count)
-    return float(np.abs(off / spread).max()), float((off**2).sum() / (spread**2).sum())
+    """What is sent of so many copies, whose blocks draw apart: f64[count, n]."""
+    return dense(encoded(method, x.repeat(count))).double().numpy().reshape(count, -1)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +156,10 @@ def test_the_mean_of_many_draws_is_what_was_given(method: EDEN, spread: float) -
     """1024 values and 1000 draws: the largest of as many normal z is below 5 but once in 1700 times, and the
     squared error of all means scatters by some 5 %. With ``spread`` 1 a value has two thirds of the norm."""
     x = heavy_tailed(1024, 4, spread)
-    largest, together = z_of_mean(draws(method, x, 1000), x.double().numpy())
-    assert largest < 5
-    assert together == pytest.approx(1, abs=0.2)
+    sent = draws(method, x, 1000)
+    off, scatter = sent.mean(0) - x.double().numpy(), sent.std(0, ddof=1) / math.sqrt(1000)
+    assert np.abs(off / scatter).max() < 5
+    assert (off**2).sum() / (scatter**2).sum() == pytest.approx(1, abs=0.2)
 
 
 def dominated(share: float) -> Tensor:
@@ -198,31 +178,22 @@ def test_one_rotation_lengthens_a_value_that_dominates_its_block_and_two_do_not(
         exact, others = x.double().numpy(), np.arange(256) != 7
         for rotations, largest, rest in ((1, once, beside), (2, 1.0, 1.0)):
             method = EDEN(1, 256, rotations=rotations)
-            found = (
-                dense(encoded(method, x.repeat(1000))).double().numpy().reshape(1000, -1).mean(0)
-            )
+            found = draws(method, x, 1000).mean(0)
             assert found[7] / share == pytest.approx(largest, abs=0.01)
             kept = found[others] @ exact[others] / (exact[others] @ exact[others])
             assert kept == pytest.approx(rest, abs=0.02)
 
 
 @both_kernels
-@pytest.mark.parametrize("kind", ["ordinary", "dominated", "equal", "two equal values"])
-def test_the_projection_on_what_was_given_is_right_in_every_draw(kind: str) -> None:
+@pytest.mark.parametrize("bits", LEVELS)
+def test_the_projection_on_entries_that_lie_on_an_edge_is_right_in_every_draw(bits: int) -> None:
     """<x, C(x)> = ||x||^2 with the unbiased scale, whatever the rotation."""
     two = torch.zeros(256)
     two[[3, 100]] = 0.7
-    values = {
-        "ordinary": heavy_tailed(700), "dominated": dominated(0.9), "equal": torch.full((512,), 0.3),
-        "two equal values": two,
-    }  # fmt: skip
-    x = values[kind]
-    for bits in LEVELS:
+    for x in (two, torch.full((256,), 0.3)):
         for step in range(5):
             sent = dense(encoded(EDEN(bits, 256), x, context(step))).double()
-            squares = x.double().square().split(256)
-            for block, own, square in zip(sent.split(256), x.split(256), squares, strict=True):
-                assert float(block @ own.double()) == pytest.approx(float(square.sum()), rel=1e-5)
+            assert float(x.double() @ sent) == pytest.approx(float(x.square().sum()), rel=1e-5)
 
 
 @both_kernels
@@ -235,31 +206,7 @@ def test_least_error_never_loses_more_than_there_is() -> None:
                 assert float(lost.sum()) <= float(own.square().sum()) * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(
-    "method", [EDEN(1, 256, "least_error"), EDEN(1, 256), EDEN(4, 256)], ids=str
-)
-def test_a_residual_settles(method: EDEN) -> None:
-    """A step loses q ||x||^2: the residual has sqrt(q) / (1 - sqrt(q)) of a gradient's norm at most, where
-    the loss is the expected one."""
-    gradients = [[heavy_tailed(1024, step, 0.5)] for step in range(300)]
-    _, states = played(ErrorFeedback(method), gradients)
-    root = math.sqrt(EXPECTED[method.bits][method.scale == "least_error"])
-    typical = float(torch.stack([g[0].norm() for g in gradients]).mean())
-    assert float(states[0]["residual"].norm()) < 1.2 * root / (1 - root) * typical
-
-
 # Workers.
-
-
-def test_rotations_of_their_own_average_errors_out_and_a_shared_one_does_not() -> None:
-    """Eight workers with one gradient: the error is an eighth, or what one worker's is."""
-    x = heavy_tailed(16_384, 2, spread=0.5)
-    for shared, expected in ((False, 0.5708 / 8), (True, 0.5708)):
-        method = EDEN(1, shared=shared)
-        sent = [encoded(method, x, context(rank=rank)) for rank in range(8)]
-        mean = averaged(sent, torch.empty_like(x)).double()
-        loss = float((mean - x.double()).square().sum() / x.double().square().sum())
-        assert loss == pytest.approx(expected, rel=0.1)
 
 
 def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought() -> None:
@@ -268,16 +215,6 @@ def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought() -> Non
     assert int(mine.keys[0]) != int(theirs.keys[0])
     arrived = mine.like(theirs.row.clone())
     assert torch.equal(dense(arrived), dense(theirs))
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_shards_are_quantized_twice(workers: int) -> None:
-    """The error of the average of N, and that of an owner who quantizes it again."""
-    steps = [[heavy_tailed(20_000, worker, 0.5) for worker in range(workers)]]
-    (mean,), _ = played(Sharded(EDEN(4, 256)), steps)
-    exact = torch.stack(steps[0]).double().mean(0)
-    loss = float((mean.double() - exact).square().sum() / exact.square().sum())
-    assert loss == pytest.approx(2 * 0.0096, rel=0.1)
 
 
 def test_a_block_below_the_normal_range_is_sent_as_zeros() -> None:
@@ -293,8 +230,6 @@ def test_a_block_below_the_normal_range_is_sent_as_zeros() -> None:
 def test_drive_is_eden_of_one_bit() -> None:
     x = heavy_tailed(5003)
     assert torch.equal(dense(encoded(DRIVE(block=256), x)), dense(encoded(EDEN(1, 256), x)))
-    with pytest.raises(ValueError, match=r"^bits: one of 1, got 4$"):
-        DRIVE(4)  # type: ignore[arg-type]
 
 
 # The transform.
@@ -304,20 +239,6 @@ def test_drive_is_eden_of_one_bit() -> None:
 @pytest.mark.parametrize("d", [32, 64, 4096])
 def test_the_transform_is_scipys(d: int) -> None:
     rows = torch.randint(-8, 9, (3, d), generator=torch.Generator().manual_seed(d)).float()
-    expected = rows.double().numpy() @ hadamard(d)
+    expected = rows.double().numpy() @ hadamard(d).astype(np.float64)
     rotate.hadamard(rows)
     np.testing.assert_array_equal(rows.numpy(), expected)  # sums of whole numbers are exact
-
-
-@pytest.mark.parametrize("bits", LEVELS)
-def test_codes_take_their_bits(bits: int) -> None:
-    """Of 5003 values: a whole block of 4096, and 907 filled up to 1024."""
-    own = encoded(EDEN(bits), heavy_tailed(5003))
-    assert own.num_bytes == 4 + 2 * 4 + (4096 + 1024) * bits // 8
-    packed = own.layout.codes(own.buffer, 4096)[0]
-    counts = np.bincount(unpack(packed, bits).view(-1).numpy(), minlength=2**bits)
-    assert len(counts) == 2**bits
-    assert counts.min() > 0
-    assert encoded(EDEN(bits, shared=True), heavy_tailed(5003)).num_bytes == own.num_bytes - 4
-    assert encoded(EDEN(bits), torch.ones(1)).num_bytes == 4 + 4 + 4 * bits
-    assert encoded(EDEN(bits), torch.zeros(0)).num_bytes == 0

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from laws import play, simulation, told_by
-from numeric import Array, both_kernels, context, dense, driven
-from tiny_run import configured
+from laws import play, simulation
+from numeric import Array, both_kernels, context, dense, doubles, driven, first_q, normal
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, PowerSGD, UserError
-from dgc_repro.compressor.interface import Compressor, Measurable
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
-from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.lowrank import Matrices
-from dgc_repro.launch.settings import build_compressor
 from dgc_repro.payload import LowRank
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import Setting
-
-SEED = 7  # of laws.simulation
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def world(compressor: Compressor, like: dict[str, Tensor], workers: int = 2) -> Exchange:
@@ -47,12 +36,6 @@ def alike(exchange: Exchange, m: Tensor) -> Tensor:
 
 def relative(off: Tensor, of: Tensor) -> float:
     return float(off.double().norm() / of.double().norm())
-
-
-def first_q(rank: int, cols: int, name: str = "w", path: tuple[str, ...] = ()) -> Tensor:
-    """The first Q^T of the first step."""
-    key = context(path=path, name=name, seed=SEED).key(shared=True)
-    return lowrank.normals(rank * cols, key, torch.device("cpu")).view(rank, cols)
 
 
 def gram_schmidt(p: Array) -> Array:
@@ -95,9 +78,8 @@ def test_five_steps_are_the_papers(rows: int, cols: int, rank: int, workers: int
         [normal(100 * s + w, rows, cols) + normal(999, rows, cols) for w in range(workers)]
         for s in range(5)
     ]
-    q = first_q(rank, cols, path=("error_feedback",)).double().numpy().T
-    gradients = [[one.double().numpy() for one in of_step] for of_step in of_worker]
-    means, errors, last_q = reference(gradients, q)
+    q = first_q(rank, cols, "error_feedback")
+    means, errors, last_q = reference(doubles(of_worker), q)
     exchange = world(ErrorFeedback(PowerSGD(rank)), {"w": torch.empty(rows, cols)}, workers)
     for of_step, expected in zip(of_worker, means, strict=True):
         mean = step(exchange, *({"w": one} for one in of_step))["w"]
@@ -108,25 +90,6 @@ def test_five_steps_are_the_papers(rows: int, cols: int, rank: int, workers: int
         assert relative(state["residual"]["w"] - expected, expected) <= 1e-4
         expected = torch.tensor(last_q.T)
         assert relative(state["inner.q"]["w"] - expected, expected) <= 1e-4
-
-
-def test_warm_start_converges_to_the_best_approximation() -> None:
-    """Singular values 1, 0.8, 0.64, ...: a step, M and then M^T, gains (sigma_3 / sigma_2)^2 = 0.64 for
-    the space of rank 2, so 40 steps leave 2e-8 of the angle, below float32's rounding."""
-    u, _ = torch.linalg.qr(normal(5, 40, 30))
-    v, _ = torch.linalg.qr(normal(6, 50, 30))
-    values = 0.8 ** torch.arange(30)
-    m = u * values @ v.t()
-    best = (u[:, :2] * values[:2]) @ v[:, :2].t()
-    exchange = world(PowerSGD(2), {"w": m})
-    errors = []
-    for _ in range(40):
-        mean = alike(exchange, m)
-        errors.append(float((mean - m).norm()))
-    optimum = float((best - m).norm())
-    assert errors[0] > 1.05 * optimum  # one step from a random Q does not do
-    assert errors[-1] <= (1 + 1e-5) * optimum
-    assert relative(mean - best, best) <= 1e-4
 
 
 @both_kernels
@@ -190,20 +153,6 @@ def test_layers_of_one_shape_and_different_scale_do_not_see_each_other() -> None
             assert relative(means[name].double() / scales[name] - unit, unit) <= 1e-5
 
 
-def test_all_workers_keep_the_same_q_and_each_rung_its_own() -> None:
-    ladder = Ladder((Dense(), PowerSGD(3), PowerSGD(1)))
-    exchange = world(ladder, {"w": torch.empty(14, 16)}, 3)
-    for rung in (1, 0, 2):
-        step(exchange, *({"w": normal(w, 14, 16)} for w in range(3)), rung=rung)
-        every = [exchange.states(worker) for worker in range(3)]
-        qs = [[None, *(state[f"rung{i}.q"]["w"] for i in (1, 2))] for state in every]
-        for other in qs[1:]:
-            assert torch.equal(qs[0][1], other[1])
-            assert torch.equal(qs[0][2], other[2])
-        assert bool((qs[0][1] != 0).all())
-        assert bool((qs[0][2] == 0).all()) == (rung != 2)  # made on first use
-
-
 def test_a_convolution_is_output_channels_by_the_rest() -> None:
     shape = (6, 4, 3, 3)
     m = normal(1, *shape)
@@ -232,26 +181,3 @@ def test_a_rank_above_every_matrix_is_refused(shapes: list[tuple[int, ...]], mes
     world(PowerSGD(9), fitting)
     with pytest.raises(UserError, match=re.escape("compressor.rank: no tensor here is a matrix")):
         Exchange(PowerSGD(1), fitting, World(2), unit="model")
-
-
-@dataclass(frozen=True)
-class Sees:
-    """A policy that looks at energies first."""
-
-    field = "rank"
-    values = (4, 1)
-    chooses = True
-
-
-def test_a_policy_that_must_measure_first_is_refused() -> None:
-    """P of one rung would have to be averaged before another's energy is known."""
-    assert not isinstance(PowerSGD(), Measurable)
-    config = configured("compressor=powersgd")
-    with pytest.raises(UserError, match="rank=4 of this compressor cannot be measured"):
-        build_compressor(config, Sees())  # type: ignore[arg-type]
-
-
-def test_factors_are_counted_by_tensor() -> None:
-    payload = LowRank(Matrices.of(((5, 7), (3, 4)), 2), torch.zeros(16), torch.ones(22))
-    told = told_by(payload, Batch(("a", "b"), [torch.zeros(35), torch.zeros(12)]))
-    assert told == {"a": (((10, 4), (14, 4)), 24), "b": (((6, 4), (8, 4)), 14)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -81,31 +79,6 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
     scales = payload.layout.view(payload.buffer, 0, 0)
     scales = scales.repeat_interleave(setting.bucket or SIZE)[:SIZE].double().numpy()
     np.testing.assert_allclose(scales, step, rtol=2.0**-21)
-
-
-@pytest.mark.parametrize("setting", [QSGD(1, 64), QSGD(4, 64), QSGD(16, None)])
-def test_its_variance_is_at_most_the_papers(setting: QSGD) -> None:
-    """Lemma 3.1: E ||Q(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2 (2-norm)."""
-    x, count = heavy_tailed(256, 3), 800
-    drawn = torch.stack([dense(encoded(setting, x, context(i))) for i in range(count)]).double()
-    width = setting.bucket or 256
-    error = (drawn - x.double()).square().view(count, -1, width).sum(2).mean(0)
-    bound = min(width / setting.levels**2, math.sqrt(width) / setting.levels)
-    squares = x.double().view(-1, width).square().sum(1)
-    assert bool((error <= bound * squares * 1.1).all())  # 1.1: the scatter of 800 draws
-    assert bool((error > 0).all()), "nothing was drawn"
-
-
-@both_kernels
-@pytest.mark.parametrize("bucket", [None, 64])
-@pytest.mark.parametrize("levels", [1, 7, 127])
-def test_huge_tiny_and_zero_buckets_stay_finite(levels: int, bucket: int | None) -> None:
-    """3e38 squared, and 64 of them under one root, are beyond float32."""
-    for x in (torch.full((200,), 3e38), torch.full((200,), -1e-42), torch.zeros(200)):
-        decoded = dense(encoded(QSGD(levels, bucket), x))
-        assert bool(decoded.isfinite().all())
-        assert bool((decoded * x >= 0).all())
-        assert bool(decoded.any()) == bool(x.abs().max() > 1)
 
 
 @pytest.mark.parametrize("levels", [1, 3, 4, 7, 128, 32767])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,21 +54,6 @@ def reference(x: Array, density: float, key: int, unbiased: bool) -> Array:
     return sent
 
 
-def halves(values: Array) -> Array:
-    """The nearest half, of those from -65504 to 65504."""
-    return np.clip(values, -65504, 65504).astype(np.float16).astype(np.float64)
-
-
-def codes(values: Array) -> Array:
-    """Every 2048 values, in the order in which they travel: s = max|x| / 127, s round(x / s)."""
-    out = np.zeros_like(values)
-    for start in range(0, len(values), 2048):
-        row = values[start : start + 2048]
-        scale = np.abs(row).max() / 127
-        out[start : start + 2048] = scale * np.round(row / scale)
-    return out
-
-
 @both_kernels
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("shared", [True, False])
@@ -98,36 +82,6 @@ def test_scaled_values_past_float32s_range_are_infinite_and_no_other_number(shar
     method = RandomK(factor=100, unbiased=True, shared=shared)
     (mean,), _ = played(method, [[torch.full((500,), 1e37)] * 2])
     assert set(mean.tolist()) == {0.0, math.inf}
-
-
-@both_kernels
-def test_one_value_is_sent_and_of_nothing_nothing() -> None:
-    for shape in ((), (1,), (1, 1)):
-        x = torch.full(shape, 3.0)
-        assert torch.equal(run(RandomK(0.001), x).mean, x)
-    for shared in (True, False):
-        found = run(RandomK(shared=shared), torch.zeros(0))
-        assert (found.mean.numel(), found.own.num_floats) == (0, 0)
-
-
-def test_every_entry_is_sent_sometime_the_last_one_too() -> None:
-    """50 of 500, 200 steps: an entry is missed with probability 0.9^200 = 7e-10."""
-    setting, x = RandomK(0.1), numbered(500)
-    counts = sum((dense(run(setting, x, context(step)).own) != 0).int() for step in range(200))
-    assert isinstance(counts, Tensor)
-    assert bool((counts > 0).all())
-    assert int(counts.sum()) == 200 * 50  # exactly k, none twice
-
-
-def test_places_differ_by_step_tensor_and_seed_and_by_worker_only_where_they_should() -> None:
-    def sent(shared: bool, **where: Any) -> Tensor:
-        return dense(run(RandomK(0.1, shared=shared), numbered(500), context(**where)).own)
-
-    for shared in (True, False):
-        assert torch.equal(sent(shared), sent(shared))
-        for other in ({"step": 1}, {"name": "v"}, {"seed": 12}):
-            assert not torch.equal(sent(shared), sent(shared, **other)), other
-        assert torch.equal(sent(shared), sent(shared, rank=1)) == shared
 
 
 def sent() -> Keyed:

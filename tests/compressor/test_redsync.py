@@ -61,16 +61,6 @@ def test_searched_selection_equals_the_paper(density: float, spread: float) -> N
         np.testing.assert_array_equal(found.indices, expected)
 
 
-@pytest.mark.parametrize("factor", [2.5, 10, 100, 1000])
-@pytest.mark.parametrize("size", [1_000, 30_000, 1_100_000])
-def test_plain_gaussian_data_lands_between_k_and_2k(size: int, factor: float) -> None:
-    for step in range(5):
-        x = gaussian(size, step)
-        count = RedSync(factor=factor, search_from=0).select(x, context(step)).values.numel()
-        k = num_kept(size, 1 / factor)
-        assert k <= count <= 2 * k
-
-
 @both_kernels
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 @pytest.mark.parametrize("search_from", [0, 10**6])
@@ -97,13 +87,9 @@ def test_where_few_entries_have_the_sign_of_the_step_others_do_not_join_them(ste
     x[40:50] = -2.0
     x[7], x[8] = 1.0, 3.0
     found = RedSync(0.05, quantized=True).select(x, context(step))
-    if step == 0:  # 2 of the 5 that are wanted
-        assert (found.indices.tolist(), found.values.tolist()) == ([7, 8], [2.0, 2.0])
-    else:
-        assert (found.indices.tolist(), found.values.unique().tolist()) == (
-            [40, 41, 42, 43, 44],
-            [-2.0],
-        )
+    # 5 are wanted, and 2 are positive.
+    places, value = ([*range(40, 45)], -2.0) if step else ([7, 8], 2.0)
+    assert (found.indices.tolist(), found.values.unique().tolist()) == (places, [value])
 
 
 def test_where_no_entry_has_the_sign_of_the_step_the_other_sign_takes_its_turn() -> None:
@@ -112,21 +98,6 @@ def test_where_no_entry_has_the_sign_of_the_step_the_other_sign_takes_its_turn()
         found = RedSync(0.05, quantized=True).select(x, context(step))
         assert found.values.numel() == 5
         assert bool((found.values < 0).all())
-
-
-def test_quantized_moves_places_and_one_value() -> None:
-    x = heavy_tailed(10_000)
-    found = RedSync(0.01, quantized=True).select(x, context())
-    payload = Sparse.one(found, shared=True)
-    assert payload.num_bytes == 8 + 4 + 2 * 100  # distances of 2 bytes
-    assert payload.num_floats == 1.0
-    arrived = payload.like(payload.row.clone())
-    expected = torch.zeros(10_000)
-    expected[found.indices.long()] = found.values
-    assert torch.equal(dense(arrived), expected)
-    buffer = x.clone()
-    arrived.subtract_from_(buffer)
-    assert torch.equal(buffer, x - expected)
 
 
 def test_a_shared_value_that_arrives_broken_is_an_error() -> None:

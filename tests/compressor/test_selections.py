@@ -1,4 +1,4 @@
-"""What sparsifiers owe alike: how many entries of which tensor, and choosing among survivors."""
+"""How many entries sparsifiers send, choosing among survivors, and thresholds from a sample."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from laws import play, simulation
-from numeric import both_kernels, context, gaussian, heavy_tailed, largest
+from numeric import Array, both_kernels, context, gaussian, heavy_tailed, largest, sampled_places
 from torch import Tensor
 
 from dgc_repro import Dense, DGCSampled, Ladder, RandomK, RedSync, SIDCo, Threshold, TopK
@@ -17,6 +17,7 @@ from dgc_repro.compressor.sidco import FITS
 from dgc_repro.compressor.sparsifier import num_kept
 from dgc_repro.kernel import permute, select
 from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.thresholds import sample_size
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import Setting
 
@@ -148,3 +149,64 @@ def test_random_k_chooses_those_first_in_its_permutation_of_its_own_and_others_s
     ranks = permute.ranks(survivors.indices, 1003, method.key(where))
     assert torch.equal(refined.indices, survivors.indices[ranks.argsort()[:10].sort().values])
     check_sound(refined, x)
+
+
+# Gradient dropping and DGC's selection against their papers in numpy.
+
+
+def sampled_threshold(x: Array, k: int, share: float, key: int) -> float:
+    """The ceil(m k / n)-th largest magnitude of the sample of m that the key draws."""
+    n, m = x.size, sample_size(x.size, k, share)
+    assert m < n, "the test is about sampling"
+    return float(np.sort(np.abs(x[sampled_places(n, m, key)]))[::-1][-(-m * k // n) - 1])
+
+
+def gradient_dropping(x: Array, k: int, key: int) -> Array:
+    """The places that are sent. x: f64[n]."""
+    threshold = sampled_threshold(x, k, 0.001, key)
+    passing = int((np.abs(x) >= threshold).sum())
+    larger = int((np.abs(x) > threshold).sum())
+    if passing - larger == 1 or passing <= k:
+        return np.flatnonzero(np.abs(x) >= threshold)
+    return largest(x, max(k, larger))  # equal ones as far as they fill k
+
+
+def deep_gradient_compression(x: Array, k: int, key: int) -> Array:
+    threshold = sampled_threshold(x, k, 0.01, key)
+    passing = np.abs(x) >= threshold
+    for _ in range(10):
+        if passing.sum() >= 0.8 * k:
+            break
+        threshold *= 0.8  # too few: lower it, as the authors' code does
+        passing = np.abs(x) >= np.float32(threshold)
+    places = np.flatnonzero(passing)
+    return places[largest(x[places], k)]  # too many: an exact top-k of those that passed
+
+
+@both_kernels
+@pytest.mark.parametrize("density", [0.2, 0.03, 0.01])
+@pytest.mark.parametrize(
+    ("kind", "reference"),
+    [(Threshold, gradient_dropping), (DGCSampled, deep_gradient_compression)],
+    ids=["threshold", "dgc_sampled"],
+)
+def test_what_is_sent_equals_the_paper_in_float64(
+    kind: Any, reference: Any, density: float
+) -> None:
+    for seed in (*range(6), 15, 33):  # of the last two DGC's sampled thresholds pass too few
+        x = heavy_tailed(60_000, seed)
+        # Many equal magnitudes, too, where the paper's ">= threshold" would send more than k.
+        for given in (x, (4 * x).round() / 4) if kind is Threshold else (x,):
+            found = kind(density).select(given, context(seed)).indices
+            key = context(seed).key(shared=False)
+            expected = reference(given.double().numpy(), num_kept(60_000, density), key)
+            np.testing.assert_array_equal(found, expected, err_msg=f"seed {seed}")
+
+
+@both_kernels
+def test_a_fixed_threshold_sends_what_passes_it_and_nothing_else() -> None:
+    x = torch.tensor([0.5, -0.5, 0.49999, 3.0, -torch.inf, torch.nan, 0.0])
+    survivors = Threshold(threshold=0.5).select(x, context())
+    assert survivors.indices.tolist() == [0, 1, 3, 4, 5]
+    assert Threshold(threshold=0.5).select(x[:1] / 2, context()).indices.tolist() == []
+    assert Threshold(threshold=1.0).refine(survivors, context()).indices.tolist() == [3, 4, 5]

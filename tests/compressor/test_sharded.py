@@ -8,29 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws import Seen, play, played, same, simulation, tensors, transcript
-from numeric import Array, by_owner, dense, encoded, random_steps, topk, without_c
+from laws import Seen, played, same, transcript
+from numeric import Array, by_owner, in_steps, random_steps, topk, without_c
+from test_laws import steps
 from torch import Tensor
 
 from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.sharded import OWNER, Encoder, Sharded, Shards
-from dgc_repro.exchange.exchange import Exchange
-from dgc_repro.exchange.saved import load_state_dict, state_dict
 from dgc_repro.selfcheck.law_settings import SETTINGS
-from dgc_repro.selfcheck.law_settings.base import EPS, Setting
-
-
-def uniform(x: Array, bits: int, block: int) -> Array:
-    """C(x): s = max|x| / Q a block, C(x) = s round(x / s)."""
-    out = np.zeros_like(x)
-    for start in range(0, len(x), block):
-        row = x[start : start + block]
-        scale = np.abs(row).max() / (2 ** (bits - 1) - 1)
-        if scale > 0:
-            out[start : start + block] = scale * np.round(row / scale)
-    return out
+from dgc_repro.selfcheck.law_settings.base import EPS
 
 
 def double_squeeze(
@@ -85,8 +73,8 @@ def assert_equal_but_for_ties(ours: Tensor, theirs: Array, steps: int) -> None:
 @pytest.mark.parametrize(
     ("method", "compress", "row"),
     [
-        (Uniform(8, block=100), lambda x: uniform(x, 8, 100), 100),
-        (Uniform(4, block=64), lambda x: uniform(x, 4, 64), 64),
+        (Uniform(8, block=100), lambda x: in_steps(x, 8, 100), 100),
+        (Uniform(4, block=64), lambda x: in_steps(x, 4, 64), 64),
         (TopK(0.01), lambda x: topk(x, round(0.01 * len(x))), 4096),
     ],
     ids=["8 bits", "4 bits", "top-k"],
@@ -121,44 +109,14 @@ def test_what_has_no_shards_is_refused(name: str) -> None:
         Sharded(ENCODERS[name])
 
 
-@pytest.mark.parametrize("name", sorted(ENCODERS.keys() - REFUSED.keys()))
-def test_the_mean_of_shards_is_near_the_average(name: str) -> None:
-    """One gradient for both workers: what was encoded twice still has its direction."""
-    method = ENCODERS[name]
-    ((gradient,),) = random_steps(20_000, 1, 1)
-    (mean,), _ = played(Sharded(method), [[gradient] * 2])
-    once = dense(encoded(method, gradient))
-    assert _cosine(mean, gradient) > 0.3 * _cosine(once, gradient) ** 2 > 0
-
-
-def _cosine(x: Tensor, y: Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(x.double(), y.double(), dim=0))
-
-
-def test_what_the_owners_lose_comes_back_later() -> None:
-    """Over many steps of one gradient the sum of the means follows the sum of the averages: it is off by
-    the residuals alone, which do not grow. Without the owners' it would be off by more each step."""
-    count, workers, method = 40, 3, Uniform(2, block=50)
-    (gradients,) = random_steps(500, workers, 1)
-    means, states = played(ErrorFeedback(Sharded(method)), [gradients] * count)
-    average = torch.stack(gradients).double().mean(0)
-    owed = average * count - torch.stack(means).double().sum(0)
-    residuals = torch.stack([s["residual"] for s in states]).double().mean(0)
-    shards = Shards.of(method, 500, "x", workers)
-    residuals += owners_residual(states, shards).double()
-    # 40 steps of a few float32 roundings of values up to 10.
-    torch.testing.assert_close(owed, residuals, rtol=0, atol=1e-4)
-    assert owed.norm() < 0.25 * count * (average - means[0].double()).norm()
-
-
 SCATTERED = [
-    (i, str(s))
-    for i, s in enumerate(SETTINGS)
+    i
+    for i, one in enumerate(SETTINGS)
     # Which rung a chooser took is not in the transcript; its rungs are settings too.
-    if s.choose is None
-    and any(isinstance(part, Sharded) for part in nested(s.compressor))
+    if one.choose is None
+    and any(isinstance(part, Sharded) for part in nested(one.compressor))
     # 1-bit Adam answers with the gradient that gives the momentum, not with the mean of what was sent.
-    and not isinstance(s.compressor, OneBitAdam)
+    and not isinstance(one.compressor, OneBitAdam)
 ]
 
 
@@ -179,7 +137,7 @@ def shards_seen(compressor: Compressor, name: str, one: Seen, workers: int, rung
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
-@pytest.mark.parametrize("index", [i for i, _ in SCATTERED], ids=[name for _, name in SCATTERED])
+@pytest.mark.parametrize("index", SCATTERED, ids=lambda index: str(SETTINGS[index]))
 def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
     index: int, workers: int
 ) -> None:
@@ -189,22 +147,17 @@ def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
     residual and subtracting what was decoded, which is itself rounded twice."""
     setting = SETTINGS[index]
     for name, seen in transcript(index, workers)[0].items():
-        for first in range(0, len(seen), workers):
-            outcomes = seen[first : first + workers]
-            rung = setting.plan.for_tensor(name)
+        rung = setting.plan.for_tensor(name) or 0
+        shards = shards_seen(setting.compressor, name, seen[0], workers, rung)
+        for outcomes in steps(seen, workers):
             owns = torch.stack([one.own.double() for one in outcomes])
             average, mean = owns.mean(0), outcomes[0].mean.double().view(-1)
-            shards = shards_seen(setting.compressor, name, outcomes[0], workers, rung or 0)
-            for rank, (start, end) in enumerate(by_owner(shards)):
-                before, after = (
-                    owner_of(state, rung or 0)
-                    for state in (outcomes[rank].before, outcomes[rank].after)
-                )
+            for one, (start, end) in zip(outcomes, by_owner(shards), strict=True):
+                before, after = owner_of(one.before, rung), owner_of(one.after, rung)
                 if end == start:
                     continue
-                if after is None:  # went dense
-                    after = torch.zeros(end - start)
-                    assert before is None
+                assert after is not None or before is None
+                after = torch.zeros(end - start) if after is None else after  # it went dense
                 old = torch.zeros(end - start) if before is None else before
                 kept = mean[start:end] + after.double() - old.double()
                 size = owns.abs().mean(0)[start:end] + old.abs() + after.abs()
@@ -221,17 +174,6 @@ def test_the_bits_are_the_same_without_the_c_kernels() -> None:
         others, other_states = played(nest, gradients)
     assert all(map(torch.equal, means, others))
     assert same(states, other_states)
-
-
-def saved(workers: int) -> Exchange:
-    exchange = simulation(Setting("any", Sharded(Uniform(8, block=10))), workers, tensors(0, 0))
-    play(exchange, Setting("any", Uniform()), [tensors(worker, 0) for worker in range(workers)])
-    return exchange
-
-
-def test_a_state_of_another_number_of_workers_is_refused() -> None:
-    with pytest.raises(ValueError, match="the saved compressor state is of another"):
-        load_state_dict(saved(3), state_dict(saved(2)))
 
 
 def test_a_shard_is_whole_buckets() -> None:

@@ -11,8 +11,7 @@ from laws import Setting, play, simulation, stepped
 from numeric import Array, both_kernels, dense, encoded, heavy_tailed
 from torch import Tensor
 
-from dgc_repro import EFSignSGD, ErrorFeedback, MomentumCorrection, OneBit, SignSGD
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro import EFSignSGD, MomentumCorrection, OneBit, SignSGD
 from dgc_repro.compressor.nesting import check_nesting
 
 
@@ -41,7 +40,7 @@ def scaled_signs(p: Array) -> Array:
     return np.abs(p).sum() / p.size * np.sign(p)
 
 
-SHAPES = [
+SHAPES = (
     (),
     (1,),
     (5003,),
@@ -52,7 +51,7 @@ SHAPES = [
     (16, 1000),
     (9, 5, 3, 3),
     (700, 2),
-]
+)
 
 
 @both_kernels
@@ -106,29 +105,11 @@ def test_what_scaled_signs_leave_is_what_the_papers_density_says() -> None:
     assert left == pytest.approx(1 - density, rel=2.0**-22)
 
 
-def test_error_feedback_finds_the_minimum_that_signs_alone_run_away_from() -> None:
-    """The paper's counterexample in the plane, f(x) = eps |x_1 + x_2| + |x_1 - x_2|: the signs of
-    every subgradient lie along +-(1, -1), so x_1 + x_2 never changes without error feedback."""
-    eps, rate = 0.5, 0.01
-
-    def end(compressor: Compressor) -> float:
-        x, setting = torch.tensor([1.001, 1.0]), Setting("plane", compressor)
-        exchange = simulation(setting, 1, {"x": x})
-        for _ in range(600):
-            along, across = torch.sign(x[0] + x[1]), torch.sign(x[0] - x[1])
-            gradient = torch.stack([eps * along + across, eps * along - across])
-            x = x - rate * play(exchange, setting, [{"x": gradient}])["x"]
-        return float(x.sum())
-
-    assert end(EFSignSGD()) == pytest.approx(2.001, abs=1e-3)
-    assert abs(end(ErrorFeedback(EFSignSGD()))) < 0.1
-
-
 # The majority vote.
 
 
 @both_kernels
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_the_answer_is_the_sign_of_the_sum_of_signs(workers: int) -> None:
     """Algorithm 1 of the majority vote: sign(sum over workers of sign(g)); a tie is 0."""
     gradients = [heavy_tailed(seed=worker) for worker in range(workers)]

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from laws import play, played, same_bits, simulation
 from numeric import Array, context, dense, heavy_tailed, topk
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context
-from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
+from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.payload import Sparse
 from dgc_repro.policy.interface import Plan
@@ -75,31 +70,6 @@ def test_the_k_largest_of_the_whole_model_are_sent_and_averaged() -> None:
 # -- ladders --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
-@given(
-    n=st.integers(0, 20_000),
-    levels=st.integers(1, 9),
-    weak=st.floats(0.01, 1),
-    strong=st.floats(1e-4, 1),
-    seed=st.integers(0, 99),
-)
-def test_refining_equals_direct_compression(
-    n: int, levels: int, weak: float, strong: float, seed: int
-) -> None:
-    """Few different values, so that ties abound; k from the original n."""
-    x = torch.randint(
-        -levels, levels + 1, (n,), generator=torch.Generator().manual_seed(seed)
-    ).float()
-    stronger = TopK(min(weak, strong))
-    refined = stronger.refine(
-        TopK(weak).select(x, context(path=("weak",))), context(path=("strong",))
-    )
-    direct = stronger.select(x, context())
-    assert torch.equal(refined.indices, direct.indices)
-    assert same_bits(refined.values, direct.values)
-    assert refined.n == direct.n == n
-
-
 @pytest.mark.parametrize("chosen", [0, 1, 2, 3])
 @pytest.mark.parametrize("feedback", [False, True])
 def test_a_chosen_rung_sends_what_it_would_have_sent_alone(chosen: int, feedback: bool) -> None:
@@ -125,43 +95,19 @@ def test_a_chosen_rung_sends_what_it_would_have_sent_alone(chosen: int, feedback
     assert ours.world.ledger.payload_bytes == theirs.world.ledger.payload_bytes + extra
 
 
-def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[list[float]] = []
-    passes: list[tuple[int, ...]] = []
-    topk_of = chosen_of.topk
-
-    def counted(batch: Batch, *rest: Any) -> list[Selections]:
-        passes.append(batch.sizes)
-        return topk_of(batch, *rest)
-
-    monkeypatch.setattr(chosen_of, "topk", counted)
-
-    def choose(energies: Tensor) -> int:
-        seen.append(energies.tolist())
-        return 2
-
-    ladder = Ladder((Dense(), TopK(0.1), TopK(0.01)))
-    setting = Setting("x", ErrorFeedback(ladder), Plan(None, candidates=(1, 2)), choose)
+def test_a_probe_passes_over_a_tensor_once() -> None:
+    """And over survivors that C has not made not at all."""
+    setting = Setting(
+        "x",
+        ErrorFeedback(Ladder((Dense(), TopK(0.1), TopK(0.01)))),
+        Plan(None, candidates=(1, 2)),
+        lambda _: 2,
+    )
     x = heavy_tailed(5000)
     exchange = simulation(setting, 1, {"x": x})
-    play(exchange, setting, [{"x": x.clone()}])
-    wide = x.double().numpy()
-    expected = [
-        float((one**2).sum()) for one in (wide, reference(wide, 0.1), reference(wide, 0.01))
-    ]
-    # The policy sees float32: 2^-24 of each.
-    np.testing.assert_allclose(seen[0], expected, rtol=2.0**-23)
-    assert passes == [(5000,)], "one pass over the tensor, none over survivors that C has not made"
-
-
-def test_energies_of_huge_gradients_do_not_overflow() -> None:
-    x = torch.full((40,), 1e30)
-    ladder = Ladder((Dense(), TopK(0.5), TopK(0.1)))
-    where, batch = replace(context(), plan=Plan(None, candidates=(1, 2))), Batch(("x",), [x])
-    found = ladder._energies(batch, ladder._selections(batch, where), where)[0]
-    np.testing.assert_allclose(found.numpy() / float(x[0]) ** 2, [40, 20, 4], rtol=1e-12)
+    with patch.object(chosen_of, "topk", wraps=chosen_of.topk) as passes:
+        play(exchange, setting, [{"x": x.clone()}])
+    assert [call.args[0].sizes for call in passes.call_args_list] == [(5000,)]
 
 
 class FirstOnes(Selecting):
@@ -184,8 +130,6 @@ class FirstOnes(Selecting):
 def test_any_sparsifier_refines_the_weaker_ones_survivors() -> None:
     seen: list[int] = []
     ladder = Ladder((Dense(), FirstOnes(9, seen), FirstOnes(4, seen)))
-    assert isinstance(ladder.rungs[1], Sparsifier)
-    assert not isinstance(ladder.rungs[1], Largest)
     setting = Setting("x", ladder, Plan(None, candidates=(1, 2)), lambda _: 2)
     x = heavy_tailed(100)
     mean = play(simulation(setting, 1, {"x": x}), setting, [{"x": x.clone()}])["x"]
@@ -199,9 +143,6 @@ class Beyond(FirstOnes):
 
     ragged = True
 
-    def __init__(self) -> None:
-        super().__init__(0, [])
-
     def select(self, tensor: Tensor, given: Context) -> Selection:
         x = tensor.view(-1)
         return select.at(x, torch.nonzero(x.abs() >= 1.0).view(-1))
@@ -209,7 +150,7 @@ class Beyond(FirstOnes):
 
 @pytest.mark.parametrize("coding", ["int32", "delta16", "bitmap", "auto"])
 def test_the_entry_at_place_0_survives_the_filling_of_ragged_payloads(coding: str) -> None:
-    method = Beyond()
+    method = Beyond(0, [])
     method.indices = coding  # type: ignore[attr-defined]
     few, many, none = torch.zeros(300), torch.zeros(300), torch.zeros(300)
     few[0], many[:90], many[299] = 3.0, 6.0, -6.0

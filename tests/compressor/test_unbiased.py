@@ -1,17 +1,19 @@
-"""E[C(x)] = x, for every method that claims it, on ordinary values and on extremes."""
+"""E[C(x)] = x, for every method that claims it; and the errors of quantizers that docs/methods.md states."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from numeric import Array, context, dense, encoded, heavy_tailed
 from torch import Tensor
 
-from dgc_repro import QSGD, Natural, RandomK, TernGrad, Uniform
+from dgc_repro import EDEN, QSGD, BlockFloat, Natural, RandomK, TernGrad, Uniform
 from dgc_repro.kernel.batch import Batch
 
 SIZE, DRAWS = 203, 300
@@ -87,3 +89,41 @@ def test_the_mean_of_many_draws_is_what_was_given(method: Any, kind: str) -> Non
         toward = (off * np.sign(given))[~certain].sum()
         z = toward / math.sqrt(np.square(error[~certain]).sum())
         assert abs(z) < 5
+
+
+# The table of docs/methods.md that compares quantizers at equal bytes.
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = {"drive": EDEN, "eden": EDEN, "qsgd": QSGD, "terngrad": TernGrad, "blockfloat": BlockFloat}
+
+
+def rows() -> list[list[str]]:
+    """The cells of each row."""
+    text = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    section = text.partition("## Errors of quantizers")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def made(setting: str) -> Any:
+    """The method of a row: that of its YAML, with the settings that the row names."""
+    name, *given = setting.replace("`", "").split(", ")
+    config = yaml.safe_load((ROOT / f"conf/compressor/{name}.yaml").read_text(encoding="utf-8"))
+    del config["_target_"]
+    changes = {key: yaml.safe_load(value) for key, value in (one.split("=") for one in given)}
+    return KINDS[name](**{**config, **changes})
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_the_table_is_what_is_measured(row: list[str]) -> None:
+    """A last digit may be off by one: by the scatter of draws, and of blocks."""
+    setting, bits, *errors, _ = row
+    method = made(setting)
+    for spread, stated in zip((0.0, 1.0), errors, strict=True):
+        x = heavy_tailed(2**20, 9, spread)
+        own = encoded(method, x)
+        assert own.num_bytes * 8 / len(x) == pytest.approx(float(bits), abs=0.006)
+        exact = x.double()
+        error = float((dense(own).double() - exact).square().sum() / exact.square().sum())
+        last = 10.0 ** -len(stated.partition(".")[2])
+        assert error == pytest.approx(float(stated), abs=1.5 * last)

@@ -295,11 +295,10 @@ def _work(rank: int, folder: str, kind: str, names: list[str]) -> None:
     os._exit(0)  # gloo's threads may abort a process that ends before its peer
 
 
-def played(cases: Mapping[str, Case], only: list[str] | None = None) -> dict[str, Any]:
+def played(cases: Mapping[str, Case]) -> dict[str, Any]:
     """Play loops in processes of their own: of each one hash over all ranks, and what was sent."""
     kind = "sharded" if cases is SHARDED else "whole"
-    names = only or [*cases]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (folder, kind, names), nprocs=4 if kind == "sharded" else 2)  # type: ignore[no-untyped-call]
+        mp.spawn(_work, (folder, kind, [*cases]), nprocs=4 if kind == "sharded" else 2)  # type: ignore[no-untyped-call]
         found: dict[str, Any] = json.loads(Path(folder, "found").read_text(encoding="utf-8"))
     return found

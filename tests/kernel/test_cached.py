@@ -23,7 +23,7 @@ from dgc_repro.policy.interface import Plan
 BUCKETS = 80
 RAGGED = ("threshold", "dgc", "dgc_sampled", "redsync", "sidco")
 """The layouts of their payloads differ in every step."""
-EVERYDAY = ("uniform", "topk", "randomk", "powersgd", "natural", "onebit")
+EVERYDAY = ("uniform", "topk", "powersgd")
 CASES = [
     pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow)
     for name in methods()

@@ -79,11 +79,6 @@ def test_numbers_lie_strictly_between_0_and_1() -> None:
     assert float(numbers.max()) == 1 - 2.0**-24
 
 
-def test_the_same_place_draws_the_same_number() -> None:
-    assert torch.equal(stream(5), stream(5))
-    assert torch.equal(stream(5)[100:], stream(5, 100)[:-100])
-
-
 def test_indices_may_wrap() -> None:
     """A tensor of more than 2^31 values goes on with negative indices, not with the same ones."""
     far = stream(5, 2**31 - COUNT // 2)

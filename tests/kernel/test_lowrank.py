@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from numeric import EPS, both_kernels, needs_c, without_c
+from numeric import EPS, batch, both_kernels, needs_c, normal, threads, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import lowrank
-from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
 
 CPU = torch.device("cpu")
 # A lane's rest, a tile of 1024 columns, a run of 8192, one chunk of 64 rows, several, single rows.
 SHAPES = [(1, 1), (1, 40), (40, 1), (3, 5), (9, 8200), (66, 1030), (200, 17), (1100, 33)]
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def batch(*tensors: Tensor) -> Batch:
-    return Batch(tuple(map(str, range(len(tensors)))), tensors)
 
 
 def sizes(rows: int, cols: int, r: int) -> Matrices:
@@ -93,39 +76,36 @@ def test_products_are_within_the_rounding_of_a_sum(shape: tuple[int, int], r: in
 
 
 @needs_c
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", [(9, 8200), (66, 1030), (1100, 133)])
 def test_in_c_neither_alignment_nor_threads_change_a_bit(shape: tuple[int, int]) -> None:
     m, p, q = normal(1, *shape), normal(2, 5, shape[0]), normal(3, 5, shape[1])
-    torch.set_num_threads(1)
     expected = times(m, q), transposed_times(m, p)
     for count in (1, 2, 3):
-        torch.set_num_threads(count)
-        for shift in range(0, 16, 5):
-            moved = torch.empty(m.numel() + 16)[shift : shift + m.numel()].view(shape).copy_(m)
-            assert torch.equal(times(moved, q), expected[0])
-            assert torch.equal(transposed_times(moved, p), expected[1])
+        with threads(count):
+            for shift in range(0, 16, 5):
+                moved = torch.empty(m.numel() + 16)[shift : shift + m.numel()].view(shape).copy_(m)
+                assert torch.equal(times(moved, q), expected[0])
+                assert torch.equal(transposed_times(moved, p), expected[1])
 
 
 @needs_c
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("count", [1, 3])
 def test_in_c_a_batch_gives_what_its_matrices_give_one_by_one(count: int) -> None:
     """Small matrices side by side, large ones one after another, their sums in one place."""
     shapes, r = ((66, 1030), (3, 5), (1100, 133), (200, 17), (70, 1100), (65, 8)), 3
     of, m = Matrices.of(shapes, r), [normal(i, *shape) for i, shape in enumerate(shapes)]
     p, q = normal(10, sum(of.p_sizes)), normal(11, sum(of.q_sizes))
-    torch.set_num_threads(count)
     products, sums, units = torch.empty_like(p), torch.empty_like(q), torch.empty_like(p)
     scaled, left = torch.empty_like(q), [one.clone() for one in m]
-    lowrank.times(batch(*m), of, q, products)
-    lowrank.transposed_times(batch(*m), of, p, torch.empty(of.num_partial), sums)
-    lowrank.orthonormal(p, of, torch.empty(p.numel(), dtype=torch.float64), units)
-    lowrank.outer(batch(*left), of, p, q, -1.0, accumulate=True)
-    each_q = of.each_q(q)
-    each_q[3][1] = 0.0
     keys = np.array([5, 6, 7, 8, 9, 10], dtype=np.int32)
-    lowrank.directions(batch(*each_q), of, lambda: keys, scaled)
+    with threads(count):
+        lowrank.times(batch(*m), of, q, products)
+        lowrank.transposed_times(batch(*m), of, p, torch.empty(of.num_partial), sums)
+        lowrank.orthonormal(p, of, torch.empty(p.numel(), dtype=torch.float64), units)
+        lowrank.outer(batch(*left), of, p, q, -1.0, accumulate=True)
+        each_q = of.each_q(q)
+        each_q[3][1] = 0.0
+        lowrank.directions(batch(*each_q), of, lambda: keys, scaled)
     for i, (one, its_p) in enumerate(zip(m, of.each_p(p), strict=True)):
         assert torch.equal(of.each_p(units)[i], orthonormal(its_p))
         assert torch.equal(of.each_q(sums)[i], transposed_times(one, its_p))

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numeric import averaged, both_kernels, dense, each_dense, gaussian, without_c
+from numeric import averaged, both_kernels, dense, each_dense, threads, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import sparse
@@ -86,7 +86,7 @@ def test_c_and_tensor_operations_give_the_same_bits(indices: str, shared: bool) 
             assert same_bits(chosen(arrived).indices, selection.indices)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     n=st.integers(1, 400_000),
     places=st.sets(st.floats(0, 1, exclude_max=True), max_size=30),
@@ -134,16 +134,6 @@ def test_auto_is_the_smallest_of_all() -> None:
                 assert sizes[0] == min(sizes), (n, k)
 
 
-def test_sizes_say_when_places_cost_more_than_they_must() -> None:
-    """At 44.5 M values: gaps below a density of 1 / 16, the bitmap above, int32 for very few."""
-    n = 44_549_160
-    picked = {f: int(SparseLayout((n,), (n // f,)).coding[0]) for f in (2, 15, 17, 1000, 10**6)}
-    assert picked == {
-        2: sparse.BITMAP, 15: sparse.BITMAP, 17: sparse.DELTA16, 1000: sparse.DELTA16,
-        10**6: sparse.INT32,
-    }  # fmt: skip
-
-
 def test_wide_places_come_back() -> None:
     n = 2**33
     places = torch.tensor([0, 1, 65_536, 65_537, 200_000, 2**31, 2**32 + 5, n - 1])
@@ -153,19 +143,6 @@ def test_wide_places_come_back() -> None:
         coding = sparse.INT64 if indices == "int32" else sparse.DELTA16
         assert payload.layout.coding.tolist() == [coding]
         assert same_bits(chosen(payload).indices, places)
-
-
-def test_what_is_sent_whole_leaves_an_exact_zero() -> None:
-    x = gaussian(100_000)
-    places = torch.arange(0, 100_000, 7, dtype=torch.int32)
-    for indices in CODINGS:
-        rest = x.clone()
-        Sparse.one(
-            Selection(x[::7].contiguous(), places, x.numel()), indices=indices
-        ).subtract_from_(rest)
-        assert not rest[::7].any()
-        rest[::7] = x[::7]
-        assert torch.equal(rest, x)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -180,13 +157,9 @@ def test_workers_are_added_in_rank_order_by_any_number_of_threads(shared: bool) 
     one_by_one = torch.zeros(n)
     for payload in payloads:
         one_by_one += dense(payload) * torch.tensor(0.2)
-    for threads in (1, 2, 3):
-        try:
-            torch.set_num_threads(threads)
-            together = averaged(payloads, torch.empty(n))
-        finally:
-            torch.set_num_threads(1)
-        assert torch.equal(together, one_by_one)
+    for count in (1, 2, 3):
+        with threads(count):
+            assert torch.equal(averaged(payloads, torch.empty(n)), one_by_one)
 
 
 BROKEN_PLACES = [

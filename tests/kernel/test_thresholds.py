@@ -1,4 +1,4 @@
-"""Samples, order statistics, counts and moments, against numpy and against each other."""
+"""Samples, order statistics, counts, moments and sums, against numpy and against each other."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ import math
 import numpy as np
 import pytest
 import torch
-from numeric import both_kernels, without_c
-from numeric import heavy_tailed as heavy_tailed_everywhere
+from numeric import (
+    batch,
+    both_kernels,
+    heavy_tailed,
+    kinds,
+    same_but_for_nan,
+    scratch,
+    threads,
+    without_c,
+)
 from torch import Tensor
 
-from dgc_repro.kernel import thresholds
+from dgc_repro.kernel import sums, thresholds
 from dgc_repro.kernel.batch import Batch
 
-SIZES = (0, 1, 5, 511, 4096, 4097, 10_000, 123_457)
+LENGTHS = (0, 1, 5, 511, 4096, 4097, 10_000, 123_457)
 
 
-def heavy_tailed(size: int, seed: int = 0) -> Tensor:
-    x = heavy_tailed_everywhere(size, seed)
+def with_zeros(size: int, seed: int) -> Tensor:
+    x = heavy_tailed(size, seed)
     x[3:7] = 0.0
     x[2:3] = 1e-42
     return x
 
 
-def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(size, dtype=dtype, device=device)
-
-
 def several(seed: int = 0) -> Batch:
-    return Batch(tuple(map(str, SIZES)), [heavy_tailed(size, seed) for size in SIZES])
-
-
-def drawn(x: Tensor, m: int, key: int) -> Tensor:
-    """A sample of one tensor."""
-    of = Batch(("x",), [x])
-    return thresholds.samples(of, (m,), np.array([key], dtype=np.int32), scratch).tensors[0]
+    return Batch(tuple(map(str, LENGTHS)), [with_zeros(size, seed) for size in LENGTHS])
 
 
 @both_kernels
@@ -57,11 +55,11 @@ def test_moments_equal_numpys(above: float) -> None:
         assert seen.largest[i] == (magnitudes.max() if x.numel() else 0.0)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_both_kernels_give_the_same_bits_whatever_the_threads(threads: int) -> None:
-    batch, before = several(1), torch.get_num_threads()
-    keys = np.arange(len(SIZES), dtype=np.int32) * 7919 - 99
-    m = tuple([size // 5 if size > 10 else size for size in SIZES])
+@pytest.mark.parametrize("count", [1, 2])
+def test_both_kernels_give_the_same_bits_whatever_the_threads(count: int) -> None:
+    batch = several(1)
+    keys = np.arange(len(LENGTHS), dtype=np.int32) * 7919 - 99
+    m = tuple([size // 5 if size > 10 else size for size in LENGTHS])
 
     def results() -> list[list[float]]:
         found = []
@@ -74,44 +72,11 @@ def test_both_kernels_give_the_same_bits_whatever_the_threads(threads: int) -> N
         samples = thresholds.samples(batch, m, keys, scratch)
         return found + [one.tolist() for one in samples.tensors]
 
-    torch.set_num_threads(threads)
-    try:
+    with threads(count):
         in_c = results()
-    finally:
-        torch.set_num_threads(before)
     with without_c():
         batch = several(1)
         assert in_c == results()
-
-
-@both_kernels
-def test_a_sample_favours_no_place() -> None:
-    """Each of 1,000 places is drawn with probability 0.15 by each of 4,000 keys: 600 times, with a
-    standard deviation of 23; 5.5 of them for the worst of 1,000. 150 times 6 neighbours are not all
-    of the tensor: each key leaves out 100 others."""
-    x, times = torch.arange(1000, dtype=torch.float32), torch.zeros(1000)
-    for key in range(4000):
-        places = drawn(x, 150, key * 7919 - 5).long()
-        assert places.unique().numel() == 150, "a place was drawn twice"
-        times[places] += 1
-    assert float((times - 600).abs().max()) <= 5.5 * 23
-
-
-@both_kernels
-def test_a_sample_depends_on_its_key_and_touches_no_global_generator() -> None:
-    x, state = heavy_tailed(10_000), torch.get_rng_state()
-    first = drawn(x, 500, 1)
-    assert torch.equal(first, drawn(x, 500, 1))
-    assert not torch.equal(first, drawn(x, 500, 2))
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_a_sample_meets_no_period_of_the_tensor() -> None:
-    """Every tenth entry is large; a stride of ten would see all of them or none. Of 1,000 entries
-    100 are large, with a standard deviation of 9.5; 6 of them."""
-    x = (torch.arange(10_000) % 10 == 0).float()
-    for key in range(50):
-        assert abs(float(drawn(x, 1000, key).sum()) - 100) <= 57
 
 
 @pytest.mark.parametrize(
@@ -144,3 +109,56 @@ def test_magnitudes_and_their_bits() -> None:
     assert (
         thresholds.keys_of(np.array([-0.0, -2.0])) == thresholds.keys_of(np.array([0.0, 2.0]))
     ).all()
+
+
+# Sums in a fixed order.
+
+SIZES = (1, 2, 511, 512, 513, 4096, 4097, 30_000)
+
+
+@both_kernels
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_are_those_of_exact_arithmetic(size: int) -> None:
+    """Float64 rounds 2^-53 a step; a sum of n terms of one sign is off by n 2^-53 of itself at most."""
+    x = heavy_tailed(size, size)
+    close = size * 2.0**-53 + 2.0**-52
+    exact = math.fsum(x.double().abs().tolist())
+    assert abs(float(sums.magnitudes(batch(x))) - exact) <= close * exact
+    exact = math.fsum(x.double().square().tolist())
+    squares, peak = sums.squares(batch(x))
+    assert abs(float(squares) - exact) <= close * exact
+    assert float(peak) == float(sums.peaks(batch(x))) == float(x.abs().max())
+
+
+@both_kernels
+@pytest.mark.parametrize("columns", [1, 2, 27, 128, 200, 300, 700])
+@pytest.mark.parametrize("rows", [1, 3, 64, 600])
+def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
+    x = heavy_tailed(rows * columns, rows).view(rows, columns)
+    x[:, 0] = x[:, 0].abs()
+    above, below, negative = sums.parts(batch(x), (columns,))
+    elsewhere = sums.parts_in_any_order(x)
+    assert bool(((elsewhere[0] - above).abs() <= 2 * rows * 2.0**-53 * above).all())
+    assert bool(((elsewhere[1] - below).abs() <= 2 * rows * 2.0**-53 * below.abs()).all())
+    assert torch.equal(elsewhere[2], negative)
+    wide = x.double()
+    assert torch.equal(negative, (wide < 0).sum(0).double())
+    for found, exact in ((above, wide.clamp(min=0).sum(0)), (below, wide.clamp(max=0).sum(0))):
+        assert bool(((found - exact).abs() <= 2 * rows * 2.0**-53 * exact.abs()).all())
+    assert float(below[0]) == 0
+
+
+@pytest.mark.parametrize("size", [*SIZES, 300_000])
+def test_c_and_tensors_sum_alike_whatever_the_threads(size: int) -> None:
+    def all_sums(x: Tensor) -> list[Tensor]:
+        found = [sums.magnitudes(batch(x)), *sums.squares(batch(x)), sums.peaks(batch(x))]
+        for columns in (1, 3, 171, 300, 512):
+            if size % columns == 0:
+                found.append(sums.parts(batch(x), (columns,)))
+        return [one.double() for one in found]
+
+    for x in kinds(size):
+        ours = all_sums(x)
+        for surroundings in (threads(3), without_c()):
+            with surroundings:
+                assert all(map(same_but_for_nan, ours, all_sums(x)))

@@ -118,29 +118,6 @@ def test_the_steps_are_those_of_the_algorithm(settings: LARS | LAMB) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14, err_msg=str(place))
 
 
-@pytest.mark.parametrize(
-    ("settings", "of_torch"),
-    [
-        (LARS(momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8)),
-        (
-            LAMB(beta1=0.8, eps=1e-3),
-            lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.999), eps=1e-3),
-        ),
-    ],
-    ids=["LARS is SGD", "LAMB is Adam"],
-)
-def test_biases_get_the_steps_of_the_optimizer_that_is_not_layer_wise(
-    settings: LARS | LAMB, of_torch: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-) -> None:
-    ours, theirs = (nn.Parameter(torch.arange(5.0, dtype=torch.float64)) for _ in range(2))
-    pairs = (ours, settings.of([ours], 0.1)), (theirs, of_torch([theirs]))
-    for step in range(STEPS):
-        for parameter, optimizer in pairs:
-            parameter.grad = torch.sin(torch.arange(5.0, dtype=torch.float64) + step)
-            optimizer.step()
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("settings", [LARS(), LAMB()], ids=str)
 def test_a_saved_optimizer_goes_on_with_the_same_bits(settings: LARS | LAMB) -> None:
     def go_on(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, steps: range) -> None:

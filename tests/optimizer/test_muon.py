@@ -1,4 +1,4 @@
-"""Muon against its author's algorithm in float64, and in the trainer. MuLoCo: train/test_local_steps.py."""
+"""Muon and Dion against their algorithms in float64, and in the trainer. MuLoCo: test_local_steps.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dion_reference import directions
+from laws import play as exchanged
+from laws import simulation
 from muon_reference import Reference, in_float32
+from numeric import first_q
 from tiny_run import PLAIN, RECIPE, SETTINGS, TEXT, assert_continues, built, play
 from torch import nn
 
-from dgc_repro import Dion, PerLayer
+from dgc_repro.compressor.dion import Dion
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.launch.paths import option
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.lstm import LSTM
@@ -24,6 +30,7 @@ from dgc_repro.optimizer import muon
 from dgc_repro.optimizer.dion import Dion as DionSettings
 from dgc_repro.optimizer.muon import Muon, matrices
 from dgc_repro.optimizer.sgd import set_learning_rate
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 STEPS = 5
 MUON = "optimizer=muon"
@@ -124,7 +131,7 @@ def test_its_file_has_the_defaults_of_its_class_which_are_the_authors() -> None:
     )
 
 
-def names_of_others(module: nn.Module) -> set[str]:
+def others_of(module: nn.Module) -> set[str]:
     known = matrices(module)
     return {n for n, p in module.named_parameters() if p not in known and p.ndim > 1}
 
@@ -151,46 +158,143 @@ def test_a_matrix_without_values_is_left_alone() -> None:
 
 def test_embeddings_and_the_head_are_no_matrices() -> None:
     embeddings = {"embedding.weight", "positions.weight"}  # of which the first is the head too
-    assert names_of_others(GPT(width=8, layers=1).build(20)) == embeddings
-    assert names_of_others(LSTM(width=8).build(20)) == {"embedding.weight", "decoder.weight"}
-    assert names_of_others(ResNet18(width=4).build(10)) == {"fc.weight"}
-    assert names_of_others(nn.Sequential(nn.Linear(4, 2))) == {"0.weight"}
+    assert others_of(GPT(width=8, layers=1).build(20)) == embeddings
+    assert others_of(LSTM(width=8).build(20)) == {"embedding.weight", "decoder.weight"}
+    assert others_of(ResNet18(width=4).build(10)) == {"fc.weight"}
+    assert others_of(nn.Sequential(nn.Linear(4, 2))) == {"0.weight"}
     factors = built(*TEXT, "model.low_rank.from_epoch=1", "model.low_rank.keep_first=0")
     assert factors.low_rank is not None
-    thin = names_of_others(factors.low_rank.factorized(factors.module))
+    thin = others_of(factors.low_rank.factorized(factors.module))
     assert {name.partition(".")[0] for name in thin} == {"embedding", "decoder", "lstm"}
 
 
-SETS_MOMENTUM = ("dgc", "dgc clipped", "demo", "block momentum")
+TRAINED = (
+    *("dgc", "demo", "accordion by own gradients", "adaqs", "scheduled", "gravac", "scadles"),
+    *("gravac a step later", "shards", "one vector", "fragments"),
+)
 
 
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in ("onebit_adam", "dion")])
-def test_it_trains_with_every_compressor_and_policy(name: str) -> None:
-    given = [one for one in SETTINGS[name] if one != "optimizer.momentum=0"]
-    without = ("optimizer.momentum=0", "optimizer.beta1=0") if name in SETS_MOMENTUM else ()
-    told = play(built(*PLAIN, *given, MUON, *without, "train.epochs=1"))
+@pytest.mark.parametrize("name", TRAINED)
+def test_it_trains_with_compressors_and_policies(name: str) -> None:
+    without = ("optimizer.momentum=0", "optimizer.beta1=0") if name in ("dgc", "demo") else ()
+    told = play(built(*PLAIN, *SETTINGS[name], MUON, *without, "train.epochs=1"))
     assert told.finished
     assert np.isfinite(told.records[-1]["train/loss"])
 
 
+# Dion. Its exchange: compressor/test_dion.py.
+
+WORKERS = 3
+DION = "compressor=dion"
+WORDS = (*TEXT[:-2], DION)  # without the settings of SGD and of clipping
+
+
+def dion_network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(4, 24, 3),
+        nn.Flatten(),
+        nn.Linear(24, 50),
+        nn.Linear(50, 20),
+        nn.Linear(20, 9),
+    )
+    return nn.Sequential(*layers)
+
+
+def test_steps_of_three_workers_are_those_of_the_algorithm() -> None:
+    """Matrices to 1e-4 of the distance that they have moved (compressor/test_dion.py), and a rounding a
+    step."""
+    module, of, method = dion_network(), DionSettings(weight_decay=0.3), Dion(0.2)
+    others = muon.names_of_others(module)
+    assert others == ("4.weight",)
+    nest = PerLayer(ErrorFeedback(method), ("vectors", *others))
+    named = dict(module.named_parameters())
+    setting, known = Setting("", nest), matrices(module)
+    exchange = simulation(setting, WORKERS, {n: p.detach() for n, p in named.items()})
+    source = torch.Generator().manual_seed(1)
+    gradients = [
+        [
+            {n: torch.randn(p.shape, generator=source) for n, p in named.items()}
+            for _ in range(WORKERS)
+        ]
+        for _ in range(STEPS)
+    ]
+    expected, start = {}, {n: p.detach().double().numpy() for n, p in named.items()}
+    rates = [of.lr / (1 + step) for step in range(STEPS)]
+    for name, p in named.items():
+        given = [[own[name].double().numpy() for own in of_step] for of_step in gradients]
+        if p in known:
+            flat = [[g.reshape(len(g), -1) for g in of_step] for of_step in given]
+            rows, cols = flat[0][0].shape
+            rank = int(np.ceil(method.rank_fraction * min(rows, cols)))
+            found, _ = directions(
+                flat,
+                first_q(rank, min(rows, cols), "per_layer", "error_feedback", name=name),
+                method.momentum,
+            )
+            weight = start[name]
+            for rate, direction in zip(rates, found, strict=True):
+                step = (rows / cols) ** 0.5 * direction.reshape(weight.shape)
+                weight = weight - rate * of.weight_decay * weight - rate * step
+        else:
+            settings: Any = of
+            adam = Reference(settings, start[name], is_matrix=False)
+            for rate, of_step in zip(rates, given, strict=True):
+                adam.step(np.mean(of_step, axis=0), rate)
+            weight = adam.weight
+        expected[name] = weight
+    optimizer = of.build(module, 64)
+    for rate, of_step in zip(rates, gradients, strict=True):
+        set_learning_rate(optimizer, rate)
+        means = exchanged(exchange, setting, of_step)
+        for name, p in named.items():
+            p.grad = means[name].clone()
+        optimizer.step()
+    for name, p in named.items():
+        moved = np.abs(expected[name] - start[name]).max()
+        bound = 1e-4 * moved + STEPS * 2.0**-24
+        found = p.detach().double().numpy()
+        np.testing.assert_allclose(found, expected[name], rtol=0, atol=bound, err_msg=name)
+
+
+def test_with_dion_embeddings_and_the_head_travel_uncompressed() -> None:
+    run = built(*WORDS)
+    exempt, rest = run.exchange.groups
+    assert {"embedding.weight", "decoder.weight"} <= {*exempt.names}
+    assert not any(run.parameters[name].dim() < 2 for name in rest.names)
+    nest: Any = rest.method
+    assert isinstance(run.optimizer, torch.optim.Optimizer)
+    play(run, until=1)
+    known = matrices(run.module)
+    sent = 0
+    for p in run.module.parameters():
+        kind = nest.inner.inner.kind(p.shape) if p in known else None
+        is_thin = kind is not None and not kind.is_whole
+        sent += kind.rank * (len(p) + p.numel() // len(p)) if is_thin else p.numel()
+    assert run.world.ledger.payload_bytes == 4 * sent
+
+
+# Both in the trainer.
+
+
 @pytest.mark.parametrize(
-    ("more", "stop_after"),
+    ("given", "stop_after"),
     [
-        (("compressor=topk", *PLAIN), 3),
-        (("compressor=topk", *PLAIN, "train.local_steps=3"), 4),
-        (("compressor=uniform", "model=resnet18", "model.width=4"), 3),
-        ((*TEXT, "compressor=powersgd", "optimizer.momentum=0.95"), 3),
+        ((*PLAIN, DION), 3),
+        ((*WORDS, "model.low_rank.from_epoch=1", "model.low_rank.keep_first=0"), 6),
+        ((*PLAIN, "compressor=topk", MUON, "train.local_steps=3"), 4),
+        (("compressor=uniform", "model=resnet18", "model.width=4", MUON), 3),
     ],
-    ids=["matrices", "MuLoCo", "kernels", "text"],
+    ids=["Dion", "Dion, text, low rank", "MuLoCo", "Muon, kernels"],
 )
 def test_a_stopped_run_continues_bit_for_bit(
-    more: tuple[str, ...], stop_after: int, tmp_path: Path
+    given: tuple[str, ...], stop_after: int, tmp_path: Path
 ) -> None:
-    given = (*more, MUON)
     whole = built(*given)
     assert_continues(given, stop_after, tmp_path, whole, play(whole))
 
 
-def test_it_learns_the_digits_with_a_frozen_first_layer() -> None:
-    told = play(built(*RECIPE, MUON))
+@pytest.mark.parametrize("method", [MUON, DION])
+def test_it_learns_the_digits_with_a_frozen_first_layer(method: str) -> None:
+    told = play(built(*RECIPE, method))
     assert told.records[-1]["train/loss"] < told.records[0]["train/loss"]

@@ -75,14 +75,6 @@ def test_it_stays_where_nothing_falls_however_coarse_what_is_applied(
         assert trained([signal] * 150, 2, seed, quantum)["trace"] == []
 
 
-def test_quantization_noise_is_no_signal() -> None:
-    """Rounding that grows 50-fold while the signal stays: the ratio stays."""
-    fine, coarse = (trained([1.0] * 60, 2, seed=3, quantum=q) for q in (0.002, 0.1))
-    assert fine == coarse
-    low, high = AdaQS("bits", (16, 8, 4)).bounds(fine)
-    assert low < 1.0 < high
-
-
 @pytest.mark.parametrize("workers", [2, 4])
 def test_the_estimate_of_the_common_square_has_no_bias_and_the_stated_variance(
     workers: int,

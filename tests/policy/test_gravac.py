@@ -1,4 +1,4 @@
-"""GraVAC: algorithm 1, line by line, and what is refused."""
+"""GraVAC: algorithm 1, line by line; decisions a step later; ladders of any setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import EpochReport, State, StepReport
+from dgc_repro.policy.interface import ENERGIES, EpochReport, State, StepReport, label, measures
 
 
 def gravac(**settings: Any) -> GraVAC:
@@ -66,66 +66,52 @@ def test_each_window_tries_the_next_factor_and_the_last_one_stays() -> None:
     assert state["theta_min"] == 0
 
 
-def test_a_candidate_that_loses_no_more_becomes_theta_min() -> None:
-    policy = gravac(eps=0.5)
-    state = {**policy.init(), "candidate": 1}
-    for seconds in (1.0, 2.0):  # unequal, so that no throughput decides
-        _, state = step(policy, state, (0.900, 0.895), seconds)
-    assert (state["theta_min"], state["candidate"]) == (1, 2)
-    assert "theta_min is 20x" in state["trace"][-1]["reason"]
-
-
-def test_equal_throughputs_end_the_search_at_the_smaller_factor() -> None:
-    """The paper's check datum: 1029.9 against 1035.4, 0.53 %, chooses 1280x over 2000x."""
-    policy = gravac(scaling="geometric", theta_max=2000, window=1)
-    state = {
-        **policy.init(), "candidate": 8,
-        "throughputs": {"1280.0": 1029.9, "640.0": 800.0},
-    }  # fmt: skip
-    energies = torch.tensor([1.0, 0.9, 0.8], dtype=torch.float64)
-    rung, state = policy.choose(state, energies)
-    assert rung == 9
-    state = policy.after_step(state, StepReport(0, 64 * 0.8 / 1035.4, 64.0))
-    assert policy.values[state["candidate"]] == 1280
-    assert state["frozen"]
-    _, later = step(policy, state, (0.9, 0.9))
-    assert policy.values[later["candidate"]] == 1280
-
-
-def test_without_freeze_the_search_goes_on() -> None:
-    policy = gravac(scaling="geometric", theta_max=2000, window=1, freeze=False)
-    state = {**policy.init(), "candidate": 1, "throughputs": {"10.0": 32.0}}
-    _, state = step(policy, state, (0.9, 0.5), seconds=2.0)  # theta_min is sent: 64 / 2 x 0.9
-    assert not state["frozen"]
+TO_2000 = {"scaling": "geometric", "theta_max": 2000}
+BELOW = {"theta_min": 2, "candidate": 3}
+SATURATED = {"candidate": 1, "throughputs": {"20.0": 100.0, "40.0": 99.0}}
 
 
 @pytest.mark.parametrize(
-    ("throughputs", "ideal"), [({"10.0": 64.0}, "dense"), ({"10.0": 99.0, "20.0": 99.5}, "10x")]
-)
-@pytest.mark.parametrize("freeze", [True, False])
-def test_an_ideal_factor_below_theta_min_ends_the_search_at_theta_min(
-    throughputs: dict[str, float], ideal: str, freeze: bool
+    ("settings", "before", "gains", "seconds", "after", "reason"),
+    [
+        # A candidate that loses no more becomes theta_min.
+        ({"eps": 0.5}, {"candidate": 1}, (0.900, 0.895), 1.0, {"theta_min": 1, "candidate": 2},
+         "theta_min is 20x: its gain is as high"),
+        # The paper's check datum: 1029.9 against 1035.4, 0.53 %, chooses 1280x over 2000x.
+        (TO_2000, {"candidate": 8, "throughputs": {"1280.0": 1029.9, "640.0": 800.0}}, (0.9, 0.8),
+         64 * 0.8 / 1035.4, {"candidate": 7, "frozen": True}, "1280x is as fast as any"),
+        # theta_min is sent: 64 / 2 x 0.9. Without freeze the search goes on.
+        ({**TO_2000, "freeze": False}, {"candidate": 1, "throughputs": {"10.0": 32.0}}, (0.9, 0.5), 2.0,
+         {"frozen": False}, ""),
+        # Algorithm 1 records dense steps too, (1, 1, t_o + t_s). theta_s = ideal / theta_min < 1 keeps g_min.
+        *(({"freeze": freeze}, BELOW | {"throughputs": throughputs}, (0.2, 0.1), 1.0,
+           {"theta_min": 2, "candidate": 2, "frozen": freeze}, f"{ideal} is as fast as any")
+          for freeze in (True, False)
+          for throughputs, ideal in (({"10.0": 64.0}, "dense"), ({"10.0": 99.0, "20.0": 99.5}, "10x"))),
+        # 100 and 99: saturation is relative to the smaller of the two largest, 1.00 % or 1.0101 %.
+        ({"omega": 0.0100}, SATURATED, (0.9, 0.1), 10.0, {"frozen": False}, ""),
+        ({"omega": 0.0102}, SATURATED, (0.9, 0.1), 10.0, {"frozen": True}, "20x is as fast as any"),
+        # 57.6 of bits=8 too: 16 is ideal, and lies below the new theta_min.
+        ({"field": "bits", "ladder": [16, 8, 4]}, {"candidate": 1, "throughputs": {"16": 57.6}}, (0.9, 0.9),
+         1.0, {"theta_min": 1, "candidate": 1},
+         "theta_min is bits=8: its gain is as high; bits=16 is as fast as any"),
+    ],
+)  # fmt: skip
+def test_a_window_ends_as_in_the_paper(
+    settings: dict[str, Any],
+    before: dict[str, Any],
+    gains: tuple[float, float],
+    seconds: float,
+    after: dict[str, Any],
+    reason: str,
 ) -> None:
-    """Algorithm 1 records dense steps too, (1, 1, t_o + t_s). theta_s = ideal / theta_min < 1 keeps g_min."""
-    policy = gravac(window=1, freeze=freeze)
-    state = {**policy.init(), "theta_min": 2, "candidate": 3, "throughputs": throughputs}
-    rung, state = step(policy, state, (0.2, 0.1))
-    assert rung == 0
-    assert state["trace"][-1]["reason"] == f"{ideal} is as fast as any"
-    assert (state["theta_min"], state["candidate"], state["frozen"]) == (2, 2, freeze)
-    rung, state = step(policy, state, (0.9, 0.9), seconds=9.0)
-    assert (rung, state["candidate"]) == (3, 2)
-
-
-@pytest.mark.parametrize(("omega", "ideal"), [(0.0100, False), (0.0102, True)])
-def test_saturation_is_relative_to_the_smaller_of_the_two_largest(
-    omega: float, ideal: bool
-) -> None:
-    """100 and 99: 1.00 % of the larger, 1.0101 % of the smaller."""
-    policy = gravac(window=1, omega=omega)
-    state = {**policy.init(), "candidate": 1, "throughputs": {"20.0": 100.0, "40.0": 99.0}}
-    _, state = step(policy, state, (0.9, 0.1), seconds=10.0)
-    assert state["frozen"] == ideal
+    policy = gravac(**{"window": 1} | settings)
+    _, state = step(policy, {**policy.init(), **before}, gains, seconds)
+    assert {key: state[key] for key in after} == after
+    assert reason in state["trace"][-1]["reason"]
+    if reason.endswith("as fast as any"):
+        _, later = step(policy, state, (0.9, 0.9), seconds=9.0)
+        assert later["candidate"] == state["candidate"]
 
 
 def test_gains_above_1_are_not_equal() -> None:
@@ -226,3 +212,72 @@ def test_whatever_comes_its_numbers_stay_in_bounds(
         assert state["theta_min"] <= state["candidate"] < len(policy.values) or rung == 0
         assert json.loads(json.dumps(state)) is not None
         assert policy.observe(state, EpochReport(1, 0.0, 0.0, 0.0)) == state
+
+
+# Decisions from the last step's gains, and settings that are no factors.
+
+Gains = tuple[float, float]
+
+
+def later(**settings: Any) -> GraVAC:
+    """The policy that decides from the last step's gains."""
+    return gravac(**{"omega": 0.0, "decide": "last"} | settings)
+
+
+def energies_of(gains: Gains) -> torch.Tensor:
+    return torch.tensor([1.0, *gains], dtype=torch.float64)
+
+
+def sent(policy: GraVAC, gains: list[Gains], state: State | None = None) -> list[int]:
+    """The rung of each step, of which these shares of the gradient survive theta_min and the candidate."""
+    state, rungs = state or policy.init(), []
+    for step, of_step in enumerate(gains):
+        plan = policy.plan(state, step)
+        decided, state = policy.choose(state, energies_of(of_step))
+        rungs.append(plan.rung if plan.rung is not None else decided)
+        state = policy.after_step(state, StepReport(step, 1.0 + step, 64.0))
+    return rungs
+
+
+def test_its_plan_is_known_before_the_step_and_asks_for_energies_after_it() -> None:
+    policy = later()
+    assert not policy.chooses
+    assert policy.watches == ENERGIES
+    assert measures(policy)
+    plan = policy.plan(policy.init(), 0)
+    assert (plan.rung, plan.measures, plan.candidates) == (0, True, (1, 1))
+    assert label(policy, plan.rung) == "dense"
+    now = later(decide="now")
+    assert (now.chooses, now.watches, measures(now)) == (True, None, True)
+    assert (now.plan(now.init(), 0).rung, now.plan(now.init(), 0).measures) == (None, False)
+
+
+def test_each_step_is_sent_as_the_one_before_decides() -> None:
+    """The same gains: the branches are those of a decision at once, a step later, after a dense first."""
+    gains = [(0.9, 0.9), (0.9, 0.8), (0.9, 0.6), (0.5, 0.5), (0.9, 0.75), (0.9, 0.6), (0.8, 0.7)]
+    at_once, after = sent(later(decide="now", window=100), gains), sent(later(window=100), gains)
+    assert after == [0, *at_once[:-1]]
+    assert set(after) == {0, 1}
+
+
+def test_the_record_has_the_branch_that_was_sent_and_the_gains_that_were_seen() -> None:
+    policy = later(window=100)
+    _, state = policy.choose(policy.init(), energies_of((0.9, 0.9)))
+    assert (state["last"]["branch"], state["last"]["gain"]) == ("dense", 1.0)
+    assert state["last"]["gain_theta_min"] == 0.9
+    rung, state = policy.choose(state, energies_of((0.4, 0.4)))
+    assert (state["last"]["branch"], state["last"]["gain"]) == ("theta_min", 0.4)
+    assert rung == policy.plan(state, 2).rung == 0
+
+
+def test_a_window_ends_between_decision_and_step_without_harm() -> None:
+    """theta_min and candidate move on; what is sent is one of the two that are watched."""
+    policy = later(window=1, eps=0.5)
+    assert sent(policy, [(0.9, 0.9)] * 6) == [0, 1, 2, 3, 4, 5]  # each candidate becomes theta_min
+    assert sent(policy, [(0.9, 0.6)] * 6) == [0, 1, 1, 1, 1, 5]  # none does; the last one stays
+
+
+def test_any_setting_can_be_its_ladder() -> None:
+    policy = GraVAC(field="bits", ladder=[16, 8, 4])
+    assert tuple(policy.values) == (16, 8, 4)
+    assert label(policy, 3) == "bits=4"
