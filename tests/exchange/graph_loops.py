@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.exchange.door import Attached, attach
+from dgc_repro import Attached, attach
 
 
 def two_layers() -> nn.Module:

@@ -13,13 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.topk import TopK
+from dgc_repro import Dense, ErrorFeedback, GraVAC, Ladder, TopK
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
-from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import StepReport
 
 SIZES = {"a": 200, "b": 40}

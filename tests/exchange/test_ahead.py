@@ -11,18 +11,21 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dgc_repro import (
+    Dense,
+    ErrorFeedback,
+    GraVAC,
+    Ladder,
+    Natural,
+    OneBit,
+    PerLayer,
+    PowerSGD,
+    RedSync,
+    TopK,
+    Uniform,
+)
 from dgc_repro.bench.counting import Counting
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.natural import Natural
-from dgc_repro.compressor.onebit import OneBit
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.redsync import RedSync
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import ahead
 from dgc_repro.exchange.ahead import compile_ahead, unlike, variants
 from dgc_repro.exchange.clock import Clock
@@ -30,7 +33,6 @@ from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.pretended import Pretended
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel.cached import forget
-from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import SETTINGS
 

@@ -25,7 +25,6 @@ from sharded_loops import (
     WIDE,
     Loop,
     broken,
-    copies,
     differences_from_ddp,
     factor_of_later,
     left_out,
@@ -39,22 +38,24 @@ from sharded_loops import (
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import (
+    Dense,
+    ErrorFeedback,
+    Fixed,
+    Ladder,
+    MomentumCorrection,
+    PerLayer,
+    PowerSGD,
+    RandomK,
+    Sharded,
+    Threshold,
+    TopK,
+    Uniform,
+)
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.randomk import RandomK
-from dgc_repro.compressor.sharded import Sharded
-from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.nests import tensors_of
-from dgc_repro.policy.fixed import Fixed
 
 pytestmark = pytest.mark.timeout(400)
 TOPK = ErrorFeedback(TopK(0.25))
@@ -71,6 +72,7 @@ METHODS: dict[str, Compressor] = {
     "not the biases": ErrorFeedback(PerLayer(Uniform(4))),
 }
 
+SHARED = ("random bits", "between nodes in shards")  # in a checkpoint of all ranks
 EVERY_DAY = ("random bits", "ragged", "momentum", "between nodes in shards")
 
 
@@ -237,23 +239,21 @@ def test_error_feedback_conserves_the_gradient(
     assert sparse > 0
 
 
-@pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
-def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: Ranks, name: str) -> None:
-    loop = Loop("attached", METHODS[name])
-    resumed = played(four_workers, replace(loop, resume_at=2))
-    for one, other in zip(played(four_workers, loop), resumed, strict=True):
-        for part in ("own", "means", "states"):
-            assert same(one[part], other[part])
-        assert one["ledger"] == other["ledger"]
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    "name", everyday(["topk", "random bits", "between nodes in shards"], "topk")
+    ("name", "form"),
+    everyday(
+        [
+            *((name, "own") for name in METHODS),
+            *((n, form) for n in ("topk", *SHARED) for form in FORMS),
+        ],
+        *((name, "own") for name in EVERY_DAY),
+        *(("topk", form) for form in FORMS),
+    ),
 )
-def test_a_shared_checkpoint_resumes_every_rank_bit_for_bit(
+def test_a_resumed_loop_trains_as_one_that_never_stopped(
     four_workers: Ranks, tmp_path: Path, name: str, form: str
 ) -> None:
+    """Every rank loads its own file, or all load one checkpoint."""
     loop = Loop("attached", METHODS[name])
     resumed = replace(loop, resume_at=2, form=form, folder=str(tmp_path))
     for one, other in zip(played(four_workers, loop), played(four_workers, resumed), strict=True):
@@ -273,15 +273,6 @@ def test_residuals_of_shards_have_no_mean(
                 r"UserError: reshard: .* 4 ranks, .* continue with the same mesh$", said
             )
             assert step == 0
-
-
-def test_a_copy_of_a_sharded_model_is_refused_by_torch_as_without_a_compressor(
-    four_workers: Ranks,
-) -> None:
-    for plain, said in zip(four_workers(copies, False), four_workers(copies, True), strict=True):
-        assert said == plain
-        assert said["deepcopy"].startswith("AssertionError: FSDP does not support deepcopy")
-        assert "pickle" in said["pickle"].lower()
 
 
 @pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
@@ -385,4 +376,4 @@ def test_a_step_that_is_skipped_changes_nothing_and_the_next_one_is_sound(
 def test_a_mistake_is_one_line_on_all_ranks(four_workers: Ranks, misuse: str) -> None:
     for said in four_workers(told_of, misuse):
         assert "\n" not in said
-        assert re.search(MISUSES[misuse][1], said), said
+        assert re.match(rf"(User|Value)Error: {MISUSES[misuse]}", said), said

@@ -12,13 +12,8 @@ import torch
 from jobs import kept, same
 from torch import Tensor, nn
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import junction as module
 from dgc_repro.exchange.exchange import Exchange, Running, groups_of, in_memory_order
 from dgc_repro.exchange.junction import AfterBackward, first_non_finite

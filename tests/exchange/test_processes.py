@@ -12,19 +12,21 @@ from processes import JobFailed
 from processes import World as Ranks
 from samples import AllKinds, AtLeast, damages, gradient
 
-from dgc_repro.compressor.demo import DeMo
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.dion import Dion
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import (
+    QSGD,
+    DeMo,
+    Dense,
+    Dion,
+    ErrorFeedback,
+    Ladder,
+    PerLayer,
+    PowerSGD,
+    Sharded,
+    Threshold,
+    TopK,
+    Uniform,
+)
 from dgc_repro.compressor.interface import nested
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.sharded import Sharded
-from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import low_rank, quantizers, sparse

@@ -12,11 +12,8 @@ from jobs import same
 from loops import EF4, LADDER, Loop, gravac
 from processes import World
 
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import ErrorFeedback, Sharded, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.sharded import Sharded
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.saved import mean_of
 
 FORMS = ("by_rank", "gathered")

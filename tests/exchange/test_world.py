@@ -10,12 +10,8 @@ from jobs import exchanged, letter, same, swap
 from samples import AllKinds, AtLeast, damages, gradient
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
+from dgc_repro import Dense, Ladder, PowerSGD, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.world import BROADCAST, SUM, TOLD_BYTES, World

@@ -21,16 +21,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from dgc_repro import (
-    Dense,
-    ErrorFeedback,
-    Ladder,
-    Stepwise,
-    TopK,
-    attach,
-)
+from dgc_repro import Dense, ErrorFeedback, Ladder, Stepwise, TopK, UserError, attach
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.errors import UserError
 
 STEPS, HALF, MICRO_STEPS, CLIP = 4, 2, 2, 0.05
 Parameters = dict[str, Tensor]

@@ -10,17 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import Dense, ErrorFeedback, GraVAC, Ladder, PowerSGD, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
-from dgc_repro.policy.gravac import GEOMETRIC, GraVAC
+from dgc_repro.policy.gravac import GEOMETRIC
 from dgc_repro.policy.interface import Plan, StepReport
 from dgc_repro.train.meter import InterfaceMeter
 

@@ -19,7 +19,6 @@ from tiny_run import (
     STEPS_PER_EPOCH,
     TEXT,
     UNIFORM4_EF,
-    assert_continues,
     assert_same_state,
     built,
     play,
@@ -27,10 +26,10 @@ from tiny_run import (
 )
 from torch import Tensor, nn
 
-from dgc_repro.errors import UserError
+from dgc_repro import Muon, UserError
 from dgc_repro.launch.rules import validate
 from dgc_repro.nests import tensors_of
-from dgc_repro.optimizer.muon import Muon, matrices
+from dgc_repro.optimizer.muon import matrices
 from dgc_repro.sink import console
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
@@ -201,24 +200,6 @@ def test_local_steps_beyond_an_epoch_are_refused_with_its_number_of_steps() -> N
         built(*PLAIN, "dataset.train_size=null", "train.local_steps=44")
 
 
-@pytest.mark.parametrize(
-    ("more", "stop_after"),
-    [
-        ((*PLAIN, "optimizer=adam"), 4),
-        (RESNET, 3),
-        (TEXT, 3),
-        ((*RESNET, "model.low_rank.from_epoch=1"), 4),
-    ],
-    ids=["adam", "batch norm", "carried state", "low rank"],
-)
-def test_a_stopped_run_continues_as_if_it_had_not_stopped(
-    more: tuple[str, ...], stop_after: int, tmp_path: Path
-) -> None:
-    given = (*more, "compressor=topk", "train.local_steps=3")
-    whole = built(*given)
-    assert_continues(given, stop_after, tmp_path, whole, play(whole))
-
-
 def test_a_run_that_is_killed_within_a_round_repeats_it_exactly(tmp_path: Path) -> None:
     """Checkpoints are written between rounds only, so a process that dies leaves the last one."""
     given = (*PLAIN, *UNIFORM4_EF, "train.local_steps=3", "train.epochs=3")
@@ -322,6 +303,25 @@ def test_skip_leaves_the_local_step_out_on_that_worker_alone() -> None:
     assert told.records[0]["comm/payload_bytes"] == sound.records[0]["comm/payload_bytes"]
 
 
+def shared_by_workers(run: Run) -> list[Tensor]:
+    """Copies of residuals, the outer optimizer's state, what is carried on, and the model."""
+    residuals = [run.exchange.states(worker) for worker in range(run.world.local)]
+    shared = [residuals, run.optimizer.state_dict(), run.progress.carried, run.module.state_dict()]
+    return [t.clone() for t in tensors_of(shared)]
+
+
+def overflowing(run: Run, at: int, parameter: Tensor) -> None:
+    """Have the weights of worker 1 overflow in a local step."""
+    step = run.local.step
+
+    def overflows(worker: int, learning_rate: float) -> None:
+        step(worker, learning_rate)
+        if worker == 1 and run.progress.step == at:
+            parameter.data.fill_(math.inf)
+
+    run.local.step = overflows  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
     "more", [RESNET, (*TEXT, "optimizer.momentum=0.9")], ids=["batch norm", "carried state"]
 )
@@ -330,27 +330,11 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
 ) -> None:
     run = built(*more, *UNIFORM4_EF, "train.local_steps=2", "train.on_nonfinite=skip")
     play(run, until=2)
-
-    def shared() -> list[Tensor]:
-        own = [
-            [run.exchange.states(i) for i in range(run.world.local)],
-            run.optimizer.state_dict(),
-            run.progress.carried,
-        ]
-        return [t.clone() for t in tensors_of([*own, run.module.state_dict()])]
-
-    before = shared()
+    before = shared_by_workers(run)
     assert all(tensors_of(inner.state_dict()) for inner in run.local.inner)
-    step = run.local.step
-
-    def overflows(worker: int, learning_rate: float) -> None:
-        step(worker, learning_rate)
-        if worker == 1 and run.progress.step == 3:
-            next(run.module.parameters()).data.fill_(math.inf)
-
-    run.local.step = overflows  # type: ignore[method-assign]
+    overflowing(run, 3, next(run.module.parameters()))
     play(run, until=4)
-    assert all(torch.equal(one, two) for one, two in zip(before, shared(), strict=True))
+    assert all(map(torch.equal, before, shared_by_workers(run)))
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2
 
