@@ -155,9 +155,9 @@ class Loop:
     sends_first: bool = False  # payloads before the signals are read, as on a GPU
 
 
-def gravac(decide: str = "last", eps: float = 0.6) -> GraVAC:
+def gravac(decide: str = "last") -> GraVAC:
     return GraVAC(
-        theta_min=2, theta_max=8, eps=eps, smoothing=1.0, window=2, omega=0.0, decide=decide
+        theta_min=2, theta_max=8, eps=0.6, smoothing=1.0, window=2, omega=0.0, decide=decide
     )
 
 
@@ -906,14 +906,10 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
         "loss_of": nn.functional.cross_entropy,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         "model": model,
-        "ErrorFeedback": ErrorFeedback,
-        "Uniform": Uniform,
-        "attach": attach,
-        "torch": torch,
-        "contextlib": contextlib,
-        "dist": dist,
         "folder": folder,
     }
+    of_this_file = ("ErrorFeedback", "Uniform", "attach", "torch", "contextlib", "dist")
+    names |= {name: globals()[name] for name in of_this_file}
     if not re.search(r"^exchange = ", code, re.M):
         names["exchange"] = attach(model, EF4)
     exec(code, names)
@@ -1149,20 +1145,4 @@ def detached(overlap: bool) -> dict[str, Any]:
     backward(model, rank)
     found["again"] = gradients(model.module)
     again.detach()
-    return found
-
-
-def within_a_group(overlap: bool) -> dict[str, Any]:
-    """Gradients of a model whose group is one rank: its own."""
-    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    torch.manual_seed(0)
-    group = groups[dist.get_rank()]
-    model = DistributedDataParallel(Layers(torch.float32), process_group=group)
-    backward(model, dist.get_rank())
-    own = gradients(model.module)
-    exchange = attach(model, Dense(), overlap=overlap)
-    model.zero_grad()
-    backward(model, dist.get_rank())
-    found = {"own": own, "mean": gradients(model.module)}
-    exchange.detach()
     return found

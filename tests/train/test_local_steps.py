@@ -22,6 +22,7 @@ from tiny_run import (
     assert_same_state,
     built,
     play,
+    state_of,
     tiny,
 )
 from torch import Tensor, nn
@@ -303,11 +304,11 @@ def test_skip_leaves_the_local_step_out_on_that_worker_alone() -> None:
     assert told.records[0]["comm/payload_bytes"] == sound.records[0]["comm/payload_bytes"]
 
 
-def shared_by_workers(run: Run) -> list[Tensor]:
-    """Copies of residuals, the outer optimizer's state, what is carried on, and the model."""
-    residuals = [run.exchange.states(worker) for worker in range(run.world.local)]
-    shared = [residuals, run.optimizer.state_dict(), run.progress.carried, run.module.state_dict()]
-    return [t.clone() for t in tensors_of(shared)]
+def assert_same_but_for_workers(before: dict[str, list[Tensor]], run: Run) -> None:
+    """Residuals, the outer optimizer's state, what is carried on, and the model are as before."""
+    now = state_of(run)
+    for name in ("compressor", "optimizer", "carried", "model"):
+        assert all(map(torch.equal, before[name], now[name])), name
 
 
 def overflowing(run: Run, at: int, parameter: Tensor) -> None:
@@ -330,11 +331,11 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
 ) -> None:
     run = built(*more, *UNIFORM4_EF, "train.local_steps=2", "train.on_nonfinite=skip")
     play(run, until=2)
-    before = shared_by_workers(run)
+    before = state_of(run)
     assert all(tensors_of(inner.state_dict()) for inner in run.local.inner)
     overflowing(run, 3, next(run.module.parameters()))
     play(run, until=4)
-    assert all(map(torch.equal, before, shared_by_workers(run)))
+    assert_same_but_for_workers(before, run)
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2
 

@@ -28,7 +28,8 @@ WITH_BUFFERS = ("dense", "stepwise over a ladder with one residual")
 LIKE_TOPK = (
     *("threshold", "threshold, fixed", "dgc_sampled", "redsync", "sidco", "magnitude"),
     *("fp16", "bf16", "qsgd", "natural", "blockfloat", "eden", "drive", "terngrad", "onebit"),
-    *("signsgd", "ef_signsgd", "randomk", "randomk apart"),
+    *("signsgd", "ef_signsgd", "randomk", "randomk apart", "uniform nearest"),
+    *("uniform stochastic", "uniform in blocks", "fixed rung", "demo", "sparseloco"),
 )
 """They keep a residual at most, or what another setting keeps; tests/compressor/test_laws.py resumes all."""
 OFTEN = (*WITH_BUFFERS, "dgc", "gravac a step later")

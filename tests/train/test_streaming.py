@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_local_steps import DENSE, SAME_DATA, nesterov, overflowing, sgd, shared_by_workers
-from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, built, play
+from test_local_steps import (
+    DENSE,
+    SAME_DATA,
+    assert_same_but_for_workers,
+    nesterov,
+    overflowing,
+    sgd,
+)
+from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, built, play, state_of
 from torch import Tensor, nn
 
 from dgc_repro.model.gpt import GPT
@@ -183,11 +190,11 @@ def test_other_workers_go_on_from_the_mean_and_a_plain_run_from_the_shared_weigh
 def test_a_fragment_that_is_not_finite_drops_the_weights_of_all_workers() -> None:
     run = built(*PLAIN, *UNIFORM4_EF, *STREAM, "train.delay_steps=1", "train.on_nonfinite=skip")
     play(run, until=3)
-    before = shared_by_workers(run)
+    before = state_of(run)
     overflowing(run, 3, run.module.head.weight)
     play(run, until=5)
     assert run.progress.step == 5
-    assert all(map(torch.equal, before, shared_by_workers(run)))
+    assert_same_but_for_workers(before, run)
     assert not any(run.local.state_dict(worker) for worker in range(2))
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2

@@ -1,4 +1,4 @@
-"""The recipes for text at a tiny size: windows, compressors and policies, a run that is stopped."""
+"""Recipes for images and text at a tiny size: compressors and policies, windows, a run that is stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import World
-from tiny_run import SETTINGS, assert_continues, built, configured, play, tiny
+from tiny_run import RECIPE, SETTINGS, assert_continues, built, configured, play, tiny
 from told import told_by, told_here
 
 from dgc_repro.errors import UserError
@@ -134,3 +134,43 @@ def test_what_does_not_fit_the_gpt_is_one_line(overrides: tuple[str, ...], says:
     with pytest.raises(UserError, match=f"^{says}") as caught:
         validate(configured("experiment=recipe/gpt", "scale=recipe/text/small", *sizes, *overrides))
     assert "\n" not in str(caught.value)
+
+
+# Images.
+
+IMAGES = (*RECIPE, "train.epochs=1", "dataset.train_size=64")
+
+
+@pytest.mark.parametrize(
+    "name", ["dense", "topk", "powersgd", "dgc", "demo", "onebit_adam", "gravac", "local steps"]
+)
+def test_a_recipe_of_images_trains_with_compressors_and_policies(name: str) -> None:
+    run = built(*IMAGES, *SETTINGS[name])
+    told = play(run)
+    assert told.finished
+    assert run.progress.step == 2
+    assert run.world.ledger.payload_bytes > 0
+    if name in ("dgc", "demo"):  # the recipe's momentum is set before the compressor's file is read
+        (group, *_) = run.optimizer.param_groups
+        assert (group["momentum"], group["nesterov"]) == (0, False)
+
+
+def test_the_momentum_that_moves_to_the_workers_is_the_recipes() -> None:
+    config = configured("recipe=low", "scale=none", "compressor=dgc")
+    plain = configured("recipe=low", "scale=none")["optimizer"]
+    wrapper = config["wrapper"]["momentum_correction"]
+    assert (wrapper["momentum"], wrapper["nesterov"]) == (plain["momentum"], plain["nesterov"])
+
+
+def test_the_rates_are_those_of_the_summed_loss() -> None:
+    """airbench: k = 1024 (1 + 1 / (1 - momentum)), rate 11.5 / k, weight decay 0.0153 batch / (k rate), for
+    a sum over the batch. A mean over the batch has gradients `batch` times smaller."""
+    for recipe in ("low", "air", "fashion"):
+        config = configured(f"recipe={recipe}", "scale=none")
+        optimizer, batch = config["optimizer"], 4 * config["train"]["batch_size"]
+        k = 1024 * (1 + 1 / (1 - optimizer["momentum"]))
+        rate = 11.5 / k
+        decay = 0.0153 * batch / (k * rate)
+        base = optimizer["lr"] * batch / optimizer["reference_batch"]
+        assert base == pytest.approx(rate * batch, rel=1e-4)
+        assert optimizer["weight_decay"] == pytest.approx(decay / batch, rel=1e-4)
