@@ -161,13 +161,6 @@ def gravac(decide: str = "last") -> GraVAC:
     )
 
 
-def joined(model: DistributedDataParallel, loop: Loop, **settings: Any) -> Attached:
-    """The model's exchange."""
-    assert loop.compressor is not None
-    ways: dict[str, Any] = {"overlap": loop.overlap, "unit": loop.unit}
-    return attach(model, loop.compressor, **ways, **loop.settings, **settings)
-
-
 def first_layer(net: Any) -> Any:
     return net.body if isinstance(net, Sided) else net.layers[0]
 
@@ -199,7 +192,8 @@ def play(loop: Loop) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
     told: dict[str, Any] = {"message": "", "buckets": [], "own": [], "applied": []}
     if loop.compressor is not None:
-        exchange = joined(model, loop, **({"scaler": scaler} if loop.scaled else {}))
+        settings = loop.settings | ({"scaler": scaler} if loop.scaled else {})
+        exchange = attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **settings)
         exchange.samples = 8.0
         watch(exchange, net, told)
     source = torch.Generator().manual_seed(rank)
@@ -463,7 +457,16 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 
 def weights(model: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
+    """Copies of the parameters, of FSDP this rank's parts."""
+    return [getattr(p, "_local_tensor", p).detach().clone() for p in model.parameters()]
+
+
+def unmoved(model: nn.Module, action: Callable[[], object]) -> str:
+    """What an action is told that would move the parameters, and does not."""
+    before = weights(model)
+    said = raised(action)
+    assert same(before, weights(model))
+    return said
 
 
 RAISES: Mapping[str, Callable[[bool], object]] = {
@@ -616,12 +619,11 @@ def damaged(kind: str) -> str:
 
 def graph_twice(model: Any, exchange: Attached) -> str:
     """Two backwards through one forward. One backward is allowed."""
-    optimizer, before = sgd(model), weights(model)
+    optimizer = sgd(model)
     loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
     loss.backward(retain_graph=True)
     loss.backward()
-    said = raised(optimizer.step)
-    assert same(before, weights(model))
+    said = unmoved(model, optimizer.step)
     optimizer.zero_grad()
     backward(model)
     optimizer.step()
@@ -630,16 +632,15 @@ def graph_twice(model: Any, exchange: Attached) -> str:
 
 def never_synced(model: Any, exchange: Attached) -> str:
     """DDP calls no hook. The optimizer has a closure or not, and nothing moves."""
-    optimizer, before = sgd(model), weights(model)
+    optimizer = sgd(model)
 
     def alone() -> None:
         with model.no_sync():
             backward(model)
 
     alone()
-    said = raised(optimizer.step)
-    assert raised(lambda: optimizer.step(alone)) == said
-    assert same(before, weights(model))
+    said = unmoved(model, optimizer.step)
+    assert unmoved(model, lambda: optimizer.step(alone)) == said
     return said
 
 
@@ -1052,12 +1053,9 @@ def scaled_by_an_unknown(model: Any, exchange: Attached) -> str:
         disabled.step(optimizer)
         scaler.step(moves)
         scaler.update()
-    before = weights(model)
     optimizer.zero_grad()
     scaler.scale(model(torch.ones(2, 6)).mean()).backward()
-    said = raised(lambda: scaler.step(optimizer))
-    assert same(before, weights(model))
-    return said
+    return unmoved(model, lambda: scaler.step(optimizer))
 
 
 def samples_untold_by_one_rank(model: Any, exchange: Attached) -> str:

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from jobs import kept, raised, same
-from loops import LADDER, gravac, loaded, save, spoil_and_load
+from jobs import raised, same
+from loops import LADDER, gravac, loaded, save, sgd, spoil_and_load, states_of_all, unmoved
 from samples import Broken
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -336,11 +336,6 @@ def backward(model: Any) -> None:
     model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean().backward()
 
 
-def states_of_all(exchange: Attached) -> Any:
-    """A copy of all states of this rank."""
-    return kept(exchange.state_dict()["exchange"]["states"])
-
-
 def refused(model: Any = None, *arguments: Any, **settings: Any) -> str:
     return raised(lambda: attached(model or built(), *arguments, **settings))
 
@@ -380,14 +375,6 @@ def grown(model: Any, exchange: Attached, ranks: tuple[int, ...] = (0, 1, 2, 3))
     return said
 
 
-def unmoved(model: Any, action: Callable[[], object]) -> str:
-    """What an action is told that would move the parameters, and does not."""
-    before = [p.detach().to_local().clone() for p in model.parameters()]
-    said = raised(action)
-    assert same(before, [p.detach().to_local() for p in model.parameters()])
-    return said
-
-
 def doubled_momentum(model: Any, _: Any) -> str:
     optimizer = torch.optim.AdamW(model.parameters())
     backward(model)
@@ -411,7 +398,7 @@ def left_out() -> str:
 
 
 def unknown_scaler(model: Any, _: Any) -> str:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 6)).sum()).backward()
     return unmoved(model, lambda: scaler.step(optimizer))

@@ -67,13 +67,9 @@ class Remembers(Uniform):
         (
             Dense(),
             SHARDED,
-            "sharded needs a method that encodes or selects, and keeps no state; Dense is no such method",
+            "sharded needs a method that encodes or selects, and keeps no state; Dense",
         ),
-        (
-            TernGrad(shared_scale=True),
-            SHARDED,
-            "TernGrad, as it is set, goes no other way than its",
-        ),
+        (TernGrad(shared_scale=True), SHARDED, "TernGrad, as it is set, goes no other way"),
         (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
         (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),
         (Remembers(8), SHARDED, "keeps no state; Remembers"),

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from everyday import everyday
 from jobs import raised, same
-from loops import EF4, Layers, backward, gradients
+from loops import EF4, Layers, backward, gradients, weights
 from processes import World
 from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
@@ -134,7 +134,7 @@ def compiled(way: str, part: str) -> tuple[list[Tensor], list[Tensor], list[int]
             take()
         exchange.detach()
         torch.compiler.reset()
-        found.append([getattr(p, "_local_tensor", p).detach().clone() for p in model.parameters()])
+        found.append(weights(model))
         counts.append(len(graphs))
     return found[0], found[1], counts
 

@@ -30,13 +30,11 @@ EVERY, TWO = dict.fromkeys("abc", RAMP), dict.fromkeys("ab", RAMP)
 
 
 class Simulated:
-    """Parameters a, b and c of simulated workers, top-k with error feedback."""
+    """Parameters a, b and c of two simulated workers, top-k with error feedback."""
 
-    def __init__(
-        self, compressor: Compressor = TOPK, plan: Plan | None = None, workers: int = 2
-    ) -> None:
+    def __init__(self, compressor: Compressor = TOPK, plan: Plan | None = None) -> None:
         self.parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
-        self.world = World(workers)
+        self.world = World(2)
         self.seen: list[list[float]] = []  # the policy's energies, by step
         self.exchange = Exchange(
             compressor,
@@ -65,7 +63,7 @@ class Simulated:
         return happened
 
     def states(self) -> Any:
-        return kept([self.exchange.states(worker) for worker in range(self.world.local)])
+        return kept([self.exchange.states(worker) for worker in (0, 1)])
 
     def residual(self, worker: int, name: str) -> Tensor:
         return self.exchange.states(worker)["residual"][name].clone()
@@ -163,28 +161,56 @@ def test_a_step_that_does_not_happen_changes_no_state_and_still_agrees(bad: Tens
     assert same(run.states(), other.states())
 
 
+class One(Simulated):
+    """The same of one worker, whose gradients travel before the ranks have agreed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
+        super().__init__()
+        monkeypatch.setattr(module, "SEND_FIRST", frozenset({"cpu"}))
+        largest = torch.tensor([1.0 if is_finite else torch.inf])
+        monkeypatch.setattr(module, "on_cpu", lambda tensor: False)
+        monkeypatch.setattr(module, "seen_on_gpu", lambda given: [(0, ("b",), (1,), largest)])
+        monkeypatch.setattr(module, "first_non_finite", lambda *given: None)
+        self.world = World(1)
+        self.exchange = Exchange(TOPK, self.parameters, self.world)
+        self.junction = AfterBackward(self.exchange, self.parameters)
+        self.junction.begin(Plan(0))
+
+
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_a_step_that_was_sent_first_is_undone_where_it_does_not_happen(
+    monkeypatch: pytest.MonkeyPatch, is_finite: bool
+) -> None:
+    run = One(monkeypatch, is_finite)
+    before = kept(run.exchange.states())
+    assert run.step(TWO) == is_finite
+    after = run.exchange.states()
+    assert same(before, after) == (not is_finite)
+    assert not after["residual"]["c"].any()
+    assert run.world.ledger.payload_bytes > 0
+    if not is_finite:
+        assert run.junction.named() == ["b"]
+
+
 @pytest.mark.parametrize("is_finite", [True, False])
 def test_a_method_that_fails_on_what_was_sent_does_not_hide_that_it_was_not_finite(
     monkeypatch: pytest.MonkeyPatch, is_finite: bool
 ) -> None:
-    """Of a process with one worker, whose payload travels before the ranks have agreed."""
-
     def fails(_: Running) -> None:
         raise ArithmeticError("while it decoded")
 
-    monkeypatch.setattr(module, "SEND_FIRST", frozenset({"cpu"}))
-    run = Simulated(workers=1)
-    before = run.states()
+    run = One(monkeypatch, is_finite)
+    before = kept(run.exchange.states())
     with monkeypatch.context() as broken:
         broken.setattr(Running, "finish", fails)
         if is_finite:
             with pytest.raises(ArithmeticError, match="while it decoded"):
-                run.step(EVERY)
+                run.step(TWO)
         else:
-            assert not run.step({**EVERY, "b": NAN})
+            assert not run.step(TWO)
             assert run.junction.named() == ["b"]
-    assert same(run.states(), before)
-    assert run.step(EVERY)
+    assert same(run.exchange.states(), before)
+    assert run.step(TWO) == is_finite
 
 
 def test_gradients_in_float32_are_not_copied_and_others_are_once() -> None:

@@ -90,29 +90,19 @@ PER_BYTE = {
 }
 
 
+ONES, HALVES = torch.ones(10), torch.ones(10, dtype=torch.bfloat16)
+BYTES, TRIPLE = torch.zeros(40, dtype=torch.uint8), torch.ones(3, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize(
     ("kind", "payload", "collective"),
     [
-        (lambda world, n: world.mean([torch.ones(10)] * n, torch.ones(10)), 40, "allreduce"),
-        (
-            lambda world, n: world.mean(
-                [halves := torch.ones(10, dtype=torch.bfloat16)] * n, halves
-            ),
-            20,
-            "allreduce",
-        ),
-        (lambda world, n: world.largest([torch.ones(10)] * n), 40, "allreduce"),
-        (
-            lambda world, n: world.total([torch.ones(3, dtype=torch.float64)] * n),
-            24,
-            "allreduce",
-        ),
-        (
-            lambda world, n: world.gather([torch.zeros(40, dtype=torch.uint8)] * n, "x"),
-            40,
-            "allgather",
-        ),
+        (lambda world, n: world.mean([ONES] * n, ONES.clone()), 40, "allreduce"),
+        (lambda world, n: world.mean([HALVES] * n, HALVES.clone()), 20, "allreduce"),
+        (lambda world, n: world.largest([ONES.clone()] * n), 40, "allreduce"),
+        (lambda world, n: world.total([TRIPLE.clone()] * n), 24, "allreduce"),
+        (lambda world, n: world.gather([BYTES] * n, "x"), 40, "allgather"),
     ],
 )
 def test_the_ledger_agrees_with_a_count_by_hand(

@@ -77,6 +77,23 @@ def sgd(_: nn.Parameter, rate: float) -> Inner:
     return step
 
 
+def local_step(module: nn.Module, weights: list[Tensor], batch: Any, inner: list[Inner]) -> Any:
+    """The weights of a worker after one step by hand."""
+    ((inputs, targets),) = batch.micro_batches
+    for p, w in zip(module.parameters(), weights, strict=True):
+        p.data.copy_(w)
+    loss = nn.functional.cross_entropy(module(inputs.double()), targets)
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    return [step(w, g) for step, w, g in zip(inner, weights, gradients, strict=True)]
+
+
+def assert_near(run: Run, theta: list[Tensor], before: list[Tensor]) -> None:
+    """The weights are those in float64, but for sums in float32 of up to 192 products at each step."""
+    for now, then, old in zip(run.module.parameters(), theta, before, strict=True):
+        scale = float((then - old).abs().max())
+        torch.testing.assert_close(now.detach().double(), then, rtol=0, atol=1e-4 * scale)
+
+
 def workers_of_each_round(
     run: Run, outer: Outer, inner: Callable[[nn.Parameter, float], Inner] = sgd
 ) -> list[tuple[list[list[Tensor]], list[Tensor]]]:
@@ -93,23 +110,12 @@ def workers_of_each_round(
             own = [t.clone() for t in theta]
             batches = run.task.batches(epoch, 2, worker, 3 * first)
             for _ in range(length):
-                ((inputs, targets),) = next(batches).micro_batches
-                for p, w in zip(module.parameters(), own, strict=True):
-                    p.data.copy_(w)
-                loss = nn.functional.cross_entropy(module(inputs.double()), targets)
-                gradients = torch.autograd.grad(loss, list(module.parameters()))
-                moves = zip(steps[worker], own, gradients, strict=True)
-                own = [step(w, g) for step, w, g in moves]
+                own = local_step(module, own, next(batches), steps[worker])
             ends.append(own)
         delta = [t - (a + b) / 2 for t, a, b in zip(theta, *ends, strict=True)]
         theta = outer(theta, delta)
         told.append((ends, theta))
     return told
-
-
-def theta_after(run: Run, step: int) -> list[Tensor]:
-    play(run, until=step)
-    return [p.detach().clone() for p in run.module.parameters()]
 
 
 @pytest.mark.parametrize("outer", [NESTEROV, (1.0, 0.0), (0.4, 0.5)], ids=str)
@@ -120,10 +126,8 @@ def test_four_rounds_are_those_of_algorithm_1(outer: tuple[float, float]) -> Non
     before = [p.detach().clone() for p in run.module.parameters()]
     for length, (_, theta) in zip(LENGTHS, expected, strict=True):
         step += length
-        for now, then, old in zip(theta_after(run, step), theta, before, strict=True):
-            # In float32, sums of up to 192 products at each of 8 steps.
-            scale = float((then - old).abs().max())
-            assert torch.allclose(now.double(), then, rtol=0, atol=1e-4 * scale)
+        play(run, until=step)
+        assert_near(run, theta, before)
 
 
 def test_muloco_is_muon_within_a_round() -> None:
@@ -144,9 +148,7 @@ def test_muloco_is_muon_within_a_round() -> None:
     (_, theta) = workers_of_each_round(run, nesterov(0.7, 0.6), muon)[-1]
     with in_float32():
         play(run)
-    for now, then, old in zip(run.module.parameters(), theta, before, strict=True):
-        scale = float((then - old).abs().max())
-        torch.testing.assert_close(now.detach().double(), then, rtol=0, atol=1e-4 * scale)
+    assert_near(run, theta, before)
 
 
 def test_a_run_that_is_asked_to_stop_within_a_round_ends_it_first() -> None:
@@ -182,12 +184,12 @@ def test_error_feedback_keeps_what_is_not_sent_of_an_outer_gradient(compressor: 
     (ends, _), *_ = workers_of_each_round(built(*ROUNDS, *DENSE), nesterov(1, 0))
     run = built(*given)
     before = [p.detach().clone() for p in run.module.parameters()]
-    after = theta_after(run, 3)
+    play(run, until=3)
     for place, name in enumerate(run.parameters):
         own = [before[place] - worker[place] for worker in ends]
         kept = [run.exchange.states(worker)["residual"][name] for worker in range(run.world.local)]
         sent = (own[0] - kept[0] + own[1] - kept[1]) / 2
-        moved = (before[place] - after[place]).double()
+        moved = (before[place] - run.parameters[name].detach()).double()
         assert torch.allclose(moved, sent.double(), rtol=1e-3, atol=1e-6)
         if "weight" in name:
             assert all(r.count_nonzero() for r in kept)
@@ -279,7 +281,7 @@ def test_workers_that_skipped_other_steps_have_a_mean_or_begin_without_a_state(
         assert play(run).finished
 
 
-# -- a gradient that is not finite ---------------------------------------------------------------
+# A gradient that is not finite.
 
 
 def test_a_gradient_that_is_not_finite_is_named_when_the_round_ends() -> None:

@@ -12,13 +12,15 @@ import torch
 from test_local_steps import (
     DENSE,
     SAME_DATA,
+    assert_near,
     assert_same_but_for_workers,
+    local_step,
     nesterov,
     overflowing,
     sgd,
 )
 from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, built, play, state_of
-from torch import Tensor, nn
+from torch import Tensor
 
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.resnet18 import ResNet18
@@ -46,13 +48,8 @@ def algorithm_2(run: Run, delay: int, mixing: float) -> dict[int, list[Tensor]]:
     for t in range(1, STEPS + 1):
         epoch, done = divmod(t - 1, STEPS_PER_EPOCH)
         for worker in range(2):
-            ((inputs, targets),) = next(run.task.batches(epoch, 2, worker, done)).micro_batches
-            for p, w in zip(module.parameters(), own[worker], strict=True):
-                p.data.copy_(w)
-            loss = nn.functional.cross_entropy(module(inputs.double()), targets)
-            gradients = torch.autograd.grad(loss, list(module.parameters()))
-            moves = zip(inner[worker], own[worker], gradients, strict=True)
-            own[worker] = [step(w, g) for step, w, g in moves]
+            batch = next(run.task.batches(epoch, 2, worker, done))
+            own[worker] = local_step(module, own[worker], batch, inner[worker])
         if t % GAP == 0:
             p = (t // GAP - 1) % 2
             delta = [theta[i] - (own[0][i] + own[1][i]) / 2 for i in BODY_AND_HEAD[p]]
@@ -80,9 +77,7 @@ def test_the_shared_weights_are_those_of_algorithm_2(delay: int, mixing: float) 
     for step, theta in expected.items():
         play(run, until=step)
         assert run.progress.step == step
-        for now, then, old in zip(run.module.parameters(), theta, before, strict=True):
-            scale = float((then - old).abs().max())
-            torch.testing.assert_close(now.detach().double(), then, rtol=0, atol=1e-4 * scale)
+        assert_near(run, theta, before)
 
 
 def test_each_exchange_sends_one_fragment() -> None:
