@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dgc_repro
-from dgc_repro import ErrorFeedback, TopK
-from dgc_repro.exchange.door import attach
+from dgc_repro import ErrorFeedback, TopK, attach
 from dgc_repro.exchange.hook import wrap
 
 PACKAGE = Path(dgc_repro.__file__).parent

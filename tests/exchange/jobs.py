@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -64,6 +64,13 @@ def same(first: Any, second: Any) -> bool:
     if not isinstance(first, Tensor):
         return not isinstance(second, Tensor)
     return first.shape == second.shape and torch.equal(_bytes(first), _bytes(second))
+
+
+def assert_alike(stories: Iterable[Any], others: Iterable[Any], *parts: str) -> None:
+    """These parts of every rank's story are equal, bit for bit."""
+    for one, other in zip(stories, others, strict=True):
+        for part in parts:
+            assert same(one[part], other[part]), part
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -29,31 +29,35 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.compressor.block_momentum import BlockMomentum
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.dion import Dion
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.fp16 import FP16
+from dgc_repro import (
+    FP16,
+    Accordion,
+    Attached,
+    BlockMomentum,
+    Dense,
+    Dion,
+    EpochReport,
+    ErrorFeedback,
+    Fixed,
+    GraVAC,
+    Ladder,
+    PerLayer,
+    Stepwise,
+    TopK,
+    Uniform,
+    UserError,
+    attach,
+)
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.nesting import momentum_of_matrices
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.errors import UserError
 from dgc_repro.exchange import door, junction, rendezvous
 from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.door import attach
 from dgc_repro.exchange.saved import keyed
 from dgc_repro.nests import tensors_of
-from dgc_repro.policy.accordion import Accordion
-from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import EpochReport
-from dgc_repro.policy.stepwise import Stepwise
 
 EF4 = ErrorFeedback(Uniform(4))
+LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))
 OVERLAP = (False, True)
 
 
@@ -153,11 +157,10 @@ class Loop:
     sends_first: bool = False  # payloads before the signals are read, as on a GPU
 
 
-def joined(model: DistributedDataParallel, loop: Loop, **settings: Any) -> Attached:
-    """The model's exchange."""
-    assert loop.compressor is not None
-    ways: dict[str, Any] = {"overlap": loop.overlap, "unit": loop.unit}
-    return attach(model, loop.compressor, **ways, **loop.settings, **settings)
+def gravac(decide: str = "last") -> GraVAC:
+    return GraVAC(
+        theta_min=2, theta_max=8, eps=0.6, smoothing=1.0, window=2, omega=0.0, decide=decide
+    )
 
 
 def first_layer(net: Any) -> Any:
@@ -191,7 +194,8 @@ def play(loop: Loop) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
     told: dict[str, Any] = {"message": "", "buckets": [], "own": [], "applied": []}
     if loop.compressor is not None:
-        exchange = joined(model, loop, **({"scaler": scaler} if loop.scaled else {}))
+        settings = loop.settings | ({"scaler": scaler} if loop.scaled else {})
+        exchange = attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **settings)
         exchange.samples = 8.0
         watch(exchange, net, told)
     source = torch.Generator().manual_seed(rank)
@@ -257,7 +261,7 @@ def continued_in_a_fresh_ddp(compressor: Compressor, width: int) -> list[dict[st
         torch.manual_seed(0)
         layers = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 6))
         model = DistributedDataParallel(layers)
-        return model, torch.optim.SGD(model.parameters(), lr=0.1), attach(model, compressor)
+        return model, sgd(model), attach(model, compressor)
 
     found = []
     for stops in ((), (2,)):
@@ -363,59 +367,49 @@ def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     return {n: None if p.grad is None else p.grad.clone() for n, p in net.named_parameters()}
 
 
-def played_by_ranks(loops: list[Loop]) -> str:
-    """What a rank is told whose loop may be another than the other ranks'."""
-    return raised(lambda: play(loops[dist.get_rank()]))
+APART: Mapping[str, tuple[dict[str, Any], str]] = {
+    "seed": ({"seed": 4}, r"seed: it differs between ranks: 0 \(rank 0\), 4 \(rank 1\); give all"),
+    "compressor": (
+        {"compressor": ErrorFeedback(Uniform(8))},
+        r"compressor: it differs .*bits=4.*\(rank 0\), .*bits=8.*\(rank 1\);",
+    ),
+    "policy": ({"policy": Fixed("density", (0.5,), 1)}, r"policy: it differs .*: Fixed\(.* \(rank 1\);"),
+    "unit": ({"unit": "model"}, r"unit: it differs .*: 'layer' \(rank 0\), 'model' \(rank 1\);"),
+    "overlap": ({"overlap": True}, r"overlap: it differs .*: False \(rank 0\), True \(rank 1\);"),
+    "nonfinite": ({"on_nonfinite": "skip"}, r"on_nonfinite: it differs .* 'raise' .* 'skip' \(rank 1\);"),
+    "scaler": ({"scaler": torch.amp.GradScaler("cpu")}, r"scaler: it differs .*: False .*, True \(rank 1\);"),
+    "frozen": ({}, r"model: it differs .*: layers.1.bias \[6\] float32 \(rank 0\), none \(rank 1\);"),
+    "no unit": ({"unit": "tensor"}, "unit: one of layer, model, got 'tensor'"),
+    "no overlap": ({"overlap": "yes"}, "overlap: true or false, got 'yes'"),
+    "no word": ({"on_nonfinite": "ignore"}, "on_nonfinite: one of raise, skip, got 'ignore'"),
+    "no scaler": ({"scaler": 2.0}, "scaler: a torch.amp.GradScaler or None, got float"),
+    "no object": ({"compressor": TopK}, "compressor: TopK is a class; give an object, such as ErrorFe"),
+    "rungs": ({"compressor": Ladder((Dense(), TopK(0.5)))}, "policy: plans 1 rungs .*, the ladder has 2;"),
+    "no DDP": ({"model": nn.Linear(2, 2)}, "model: attach takes .* sharded, got Linear; wrap it first"),
+    "sharded": ({"dim": "node"}, "model: with mesh, attach takes .*, got DistributedDataParallel"),
+    "attached twice": ({}, r"model: a compressor is attached to it already; call detach\(\)"),
+}  # fmt: skip
+"""What the last rank gives to `attach` in the place of what all give, and what all ranks are told."""
 
 
-def attached_with_other_arguments(argument: str) -> str:
-    """What ranks are told of which the last one gives another argument, and of a model's other shape."""
+def attached_apart(name: str) -> tuple[str, str]:
+    """What this rank is told of the arguments of `APART`, and what a sound call says afterwards."""
     is_last = dist.get_rank() == dist.get_world_size() - 1
-    values: dict[str, tuple[Any, Any]] = {
-        "seed": (3, 4),
-        "compressor": (ErrorFeedback(TopK(0.1)), ErrorFeedback(TopK(0.2))),
-        "policy": (Fixed("density", (0.5,), 0), Fixed("density", (0.5,), 1)),
-        "unit": ("layer", "model"),
-        "overlap": (False, True),
-        "on_nonfinite": ("raise", "skip"),
-        "scaler": (None, torch.amp.GradScaler("cpu")),
-    }
-    settings: dict[str, Any] = {"compressor": EF4}
-    if argument == "policy":
-        settings["compressor"] = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
-    if argument != "model":
-        settings[argument] = values[argument][is_last]
     model: Any = built(Loop("float32", None))
-    if argument == "model":
-        model.module.layers[1].bias.requires_grad_(not is_last)
-    return raised(lambda: attach(model, **settings))
-
-
-MISTAKES: Mapping[str, dict[str, Any]] = {
-    "unit": {"unit": "tensor"},
-    "overlap": {"overlap": "yes"},
-    "on_nonfinite": {"on_nonfinite": "ignore"},
-    "scaler": {"scaler": 2.0},
-    "no object": {"compressor": TopK},
-    "rungs": {"compressor": Ladder((Dense(), TopK(0.5)))},
-    "no DDP": {"model": nn.Linear(2, 2)},
-    "sharded": {"dim": "node"},
-    "attached twice": {},
-}
-
-
-def mistaken_on_one_rank(mistake: str) -> tuple[str, str]:
-    """What ranks are told of which the last one makes a mistake, and what a sound call says afterwards."""
-    is_last = dist.get_rank() == dist.get_world_size() - 1
-    model = built(Loop("float32", None))
     given: dict[str, Any] = {"model": model, "compressor": EF4}
-    given |= MISTAKES[mistake] if is_last else {}
-    if mistake == "attached twice":
-        other, first = built(Loop("float32", None)), attach(**given)
-        said = raised(lambda: attach(**given if is_last else given | {"model": other}))
+    if name == "policy":
+        ladder = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
+        given |= {"compressor": ladder, "policy": Fixed("density", (0.5,), 0)}
+    other = built(Loop("float32", None))
+    first = attach(model, EF4) if name == "attached twice" else None
+    if first and not is_last:
+        given["model"] = other
+    last_bias = model.module.layers[1].bias
+    last_bias.requires_grad_(name != "frozen" or not is_last)
+    said = raised(lambda: attach(**given | (APART[name][0] if is_last else {})))
+    last_bias.requires_grad_(True)
+    if first:
         first.detach()
-    else:
-        said = raised(lambda: attach(**given))
     return said, raised(lambda: attach(model, EF4).detach())
 
 
@@ -441,7 +435,7 @@ def without_attach() -> tuple[str, str, float, str, dict[str, Any]]:
     return said, before.getvalue(), took, again, gradients(model.module)
 
 
-# What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.
+# What a loop may do wrong: each returns what it was told.
 
 
 def states_of_all(exchange: Attached) -> Any:
@@ -460,27 +454,57 @@ def attached(
     return model, attach(model, settings.pop("compressor", EF4), overlap=overlap, **settings)
 
 
-WRONG: Mapping[str, Callable[[bool], object]] = {
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    """Copies of the parameters, of FSDP this rank's parts."""
+    return [getattr(p, "_local_tensor", p).detach().clone() for p in model.parameters()]
+
+
+def unmoved(model: nn.Module, action: Callable[[], object]) -> str:
+    """What an action is told that would move the parameters, and does not."""
+    before = weights(model)
+    said = raised(action)
+    assert same(before, weights(model))
+    return said
+
+
+RAISES: Mapping[str, Callable[[bool], object]] = {
     "sparse": lambda overlap: attach(
         DistributedDataParallel(nn.EmbeddingBag(5, 6, sparse=True)), EF4, overlap=overlap
     ),
-    "no_ddp": lambda overlap: attach(nn.Linear(2, 2), EF4, overlap=overlap),  # type: ignore[arg-type]
-    "a_class": lambda overlap: attached(overlap, compressor=TopK),
     "a_name": lambda overlap: attached(overlap, compressor="topk"),
-    "unknown_unit": lambda overlap: attached(overlap, unit="tensor"),
+    "hooked": lambda overlap: attach(hooked(), EF4, overlap=overlap),
     "unit_of_model": lambda overlap: attached(overlap, unit="model"),
-    "unknown_overlap": lambda overlap: attached("per_bucket"),  # type: ignore[arg-type]
     "decides_now": lambda overlap: attached(overlap, compressor=LADDER, policy=gravac("now")),
     "one_vector": lambda overlap: backward(attached(overlap, "unused", unit="model")[0]),
 }
 """What raises at once."""
+OF_THEIR_OWN = ("backward_twice", "grown", "thawed_before_attaching")
+"""Loops that attach models of their own; the others below are given one."""
+ATTACHED_AS: Mapping[str, dict[str, Any]] = {
+    "doubled_momentum": {"compressor": BlockMomentum(Uniform(4))},
+    "momentum_of_dion": {"compressor": PerLayer(ErrorFeedback(Dion()), dense=("*bias",))},
+    "thawed_on_one_rank": {"name": "unused", "frozen": True},
+    "samples_untold_by_one_rank": {"compressor": LADDER, "policy": gravac()},
+    "rate_untold": {"compressor": LADDER, "policy": Accordion("factor", (2, 4, 8))},
+    "rate_told": {"compressor": BlockMomentum(Uniform(4))},
+}
+"""What loops of these names are given, where it is not error feedback around 4 bits."""
 
 
 def told_of(mistake: str, overlap: bool) -> str:
     """What is raised where a loop makes a mistake."""
-    if mistake in WRONG:
-        return raised(lambda: WRONG[mistake](overlap))
-    said: str = globals()[mistake](overlap)
+    if mistake in RAISES:
+        return raised(lambda: RAISES[mistake](overlap))
+    loop: Callable[..., str] = globals()[mistake]
+    if mistake in OF_THEIR_OWN:
+        return loop(overlap)
+    model, exchange = attached(overlap, **ATTACHED_AS.get(mistake, {}))
+    said = loop(model, exchange)
+    exchange.detach()
     return said
 
 
@@ -491,19 +515,10 @@ def told_on_a_gpu(mistake: str) -> str:
     return said[0]
 
 
-def hooked(overlap: bool) -> str:
+def hooked() -> DistributedDataParallel:
     model = built(Loop("float32", EF4))
     model.register_comm_hook(None, fp16_compress_hook)
-    return raised(lambda: attach(model, EF4, overlap=overlap))
-
-
-LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))
-
-
-def gravac(decide: str = "last", eps: float = 0.6) -> GraVAC:
-    return GraVAC(
-        theta_min=2, theta_max=8, eps=eps, smoothing=1.0, window=2, omega=0.0, decide=decide
-    )
+    return model
 
 
 def metrics_by_step(overlap: bool) -> tuple[list[dict[str, float]], dict[str, float], int]:
@@ -543,13 +558,6 @@ def rungs_around_an_epoch(overlap: bool) -> list[float]:
     return [*found, exchange.metrics()["policy/rung"]]
 
 
-def attached_twice(overlap: bool) -> str:
-    model, first = attached(overlap)
-    said = raised(lambda: attach(model, EF4, overlap=overlap))
-    first.detach()
-    return said
-
-
 def backward_twice(overlap: bool) -> str:
     """A backward that adds to the means of the one before, which may have been clipped in between. Nothing is
     sent (with overlap zeros, for which others may wait), no state changes, and the next step is sound."""
@@ -557,7 +565,7 @@ def backward_twice(overlap: bool) -> str:
     for view, clips in itertools.product((False, True), repeat=2):
         model = built(Loop("float32", EF4, view=view))
         exchange = attach(model, EF4, overlap=overlap)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         backward(model, dist.get_rank())
         before, sent = states_of_all(exchange), exchange.ledger.payload_bytes
         if clips:
@@ -575,15 +583,13 @@ def backward_twice(overlap: bool) -> str:
     return said
 
 
-def added_on_one_rank(overlap: bool) -> str:
+def added_on_one_rank(model: Any, exchange: Attached) -> str:
     """Rank 1 does not zero its gradients."""
-    model, exchange = attached(overlap)
     backward(model)
     if dist.get_rank() != 1:
         model.zero_grad()
     said = raised(lambda: backward(model))
     assert all(p.grad is None for p in model.parameters())
-    exchange.detach()
     return said
 
 
@@ -613,114 +619,93 @@ def damaged(kind: str) -> str:
     return said
 
 
-def two_backwards(model: nn.Module) -> None:
-    """Through one forward."""
+def graph_twice(model: Any, exchange: Attached) -> str:
+    """Two backwards through one forward. One backward is allowed."""
+    optimizer = sgd(model)
     loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
     loss.backward(retain_graph=True)
     loss.backward()
-
-
-def graph_twice(overlap: bool) -> str:
-    model, exchange = attached(overlap)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = [p.detach().clone() for p in model.parameters()]
-    two_backwards(model)
-    said = raised(optimizer.step)
-    assert same(before, [p.detach() for p in model.parameters()])
+    said = unmoved(model, optimizer.step)
     optimizer.zero_grad()
     backward(model)
-    optimizer.step()  # one backward is allowed
-    exchange.detach()
+    optimizer.step()
     return said
 
 
-def never_synced(overlap: bool) -> str:
+def never_synced(model: Any, exchange: Attached) -> str:
     """DDP calls no hook. The optimizer has a closure or not, and nothing moves."""
-    model, exchange = attached(overlap)
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
 
     def alone() -> None:
         with model.no_sync():
             backward(model)
 
     alone()
-    said = raised(optimizer.step)
-    assert raised(lambda: optimizer.step(alone)) == said
-    assert same(before, [p.detach() for p in model.parameters()])
-    exchange.detach()
+    said = unmoved(model, optimizer.step)
+    assert unmoved(model, lambda: optimizer.step(alone)) == said
     return said
 
 
-def calls_step(overlap: bool) -> str:
+def calls_step(model: Any, exchange: Attached) -> str:
     """A loop of a version before December 2026."""
-    model, exchange = attached(overlap)
     backward(model)
-    said = raised(lambda: exchange.step(samples=3))
-    exchange.detach()
-    return said
+    return raised(lambda: exchange.step(samples=3))
 
 
-def doubled_momentum(overlap: bool) -> str:
+def doubled_momentum(model: Any, exchange: Attached) -> str:
     """The optimizer has momentum beside the workers'. No parameter moves, and no closure runs. Returns what
     SGD is told."""
-    found = {}
-    for method in (MomentumCorrection(EF4), BlockMomentum(Uniform(4))):
-        model, exchange = attached(overlap, compressor=method)
-        other = nn.Linear(2, 2)  # of no exchange
-        (other(torch.ones(2)).sum()).backward()
-        of_both = [{"params": other.parameters(), "betas": (0.9, 0.999)}, *no_momentum(model)]
-        ours, theirs = list(model.parameters()), list(other.parameters())
-        refused: dict[str, Any] = {
-            "SGD": torch.optim.SGD(ours, lr=0.1, momentum=0.9),
-            "AdamW": torch.optim.AdamW(ours, lr=0.1),
-            "group": torch.optim.SGD([{"params": theirs}, {"params": ours, "momentum": 0.5}], 0.1),
-        }
-        allowed = [torch.optim.SGD(ours, lr=0.1), torch.optim.Adam(of_both, lr=0.1)]
-        allowed.append(torch.optim.SGD(theirs, lr=0.1, momentum=0.9))
-        backward(model)
-        before = [p.detach().clone() for p in ours]
-        ran: list[int] = []
-        for name, optimizer in refused.items():
-            found[name] = raised(optimizer.step)
-            assert raised(lambda: optimizer.step(lambda: ran.append(1))) == found[name]  # noqa: B023
-        assert same(before, [p.detach() for p in ours])
-        assert not ran
-        for optimizer in allowed:
-            optimizer.step()
-        assert not same(before, [p.detach() for p in ours])
-        exchange.detach()
+    other = nn.Linear(2, 2)  # of no exchange
+    other(torch.ones(2)).sum().backward()
+    ours, theirs = list(model.parameters()), list(other.parameters())
+    without = [{"params": theirs, "betas": (0.9, 0.999)}, {"params": ours, "betas": (0.0, 0.999)}]
+    refused: dict[str, Any] = {
+        "SGD": torch.optim.SGD(ours, lr=0.1, momentum=0.9),
+        "AdamW": torch.optim.AdamW(ours, lr=0.1),
+        "group": torch.optim.SGD([{"params": theirs}, {"params": ours, "momentum": 0.5}], 0.1),
+    }
+    allowed = [sgd(model), torch.optim.Adam(without, lr=0.1)]
+    allowed.append(torch.optim.SGD(theirs, lr=0.1, momentum=0.9))
+    backward(model)
+    before, found = weights(model), {}
+    ran: list[int] = []
+    for name, optimizer in refused.items():
+        found[name] = raised(optimizer.step)
+        assert raised(lambda: optimizer.step(lambda: ran.append(1))) == found[name]  # noqa: B023
+    assert same(before, weights(model))
+    assert not ran
+    for optimizer in allowed:
+        optimizer.step()
+    assert not same(before, weights(model))
     assert found["AdamW"].endswith("got (0.9, 0.999) here too; use betas=(0.0, 0.999)")
     assert found["group"].endswith("got 0.5 here too; use momentum=0")
     return str(found["SGD"])
 
 
-def momentum_of_dion(overlap: bool) -> str:
+def momentum_of_dion(model: Any, exchange: Attached) -> str:
     """Dion's residual is its momentum; the optimizer has momentum too."""
-    model, exchange = attached(
-        overlap, compressor=PerLayer(ErrorFeedback(Dion()), dense=("*bias",))
-    )
     backward(model)
     said = raised(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step)
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    exchange.detach()
+    sgd(model).step()
     return said
 
 
-def trained_alone(overlap: bool) -> str:
+def trained_alone(model: Any, exchange: Attached, optimizer: Any) -> None:
     """A head that is added after `attach` learns on each rank alone, and DDP is told to ignore it."""
-    model, exchange = attached(overlap)
     net = model.module
     net.probe = nn.Linear(6, 1)
     net._ddp_params_and_buffers_to_ignore = ["probe.weight", "probe.bias"]
     net.probe(torch.ones(6) * dist.get_rank()).sum().backward()
     backward(model)
-    exchange.detach()
-    return f"kept={net.probe.weight.grad is not None}"
+    assert net.probe.weight.grad is not None
 
 
-def no_momentum(model: nn.Module) -> list[dict[str, Any]]:
-    return [{"params": model.parameters(), "betas": (0.0, 0.999)}]
+def rate_told(model: Any, exchange: Attached, optimizer: Any) -> None:
+    """The method sees the learning rate in a step."""
+    exchange.learning_rate = 0.25
+    backward(model)
+    assert exchange.learning_rate == 0.25
+    assert states_of_all(exchange)["learning_rate"]["layers.0.weight"] == 0.25
 
 
 def update(model: nn.Module, rate: float = 0.1) -> None:
@@ -823,7 +808,7 @@ def adversarial(model: Any, exchange: Attached, optimizer: Any) -> None:
     """A GAN: `model` judges, the gradients of the generator's turn are dropped."""
     generator = DistributedDataParallel(nn.Linear(6, 6))
     other = attach(generator, EF4, overlap=exchange._junction.overlaps)
-    moves = torch.optim.SGD(generator.parameters(), lr=0.1)
+    moves = sgd(generator)
     for _ in range(2):
         optimizer.zero_grad()
         (model(torch.ones(2, 6)) - model(generator(torch.ones(2, 6)).detach())).sum().backward()
@@ -839,7 +824,7 @@ def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
     """A forward that writes its weight, between two backwards of a step."""
     table = DistributedDataParallel(nn.Embedding(4, 3, max_norm=0.5))
     other = attach(table, EF4)
-    moves = torch.optim.SGD(table.parameters(), lr=0.1)
+    moves = sgd(table)
     for _ in range(2):
         moves.zero_grad()
         with table.no_sync():
@@ -863,9 +848,8 @@ def freed_after_an_evaluation() -> bool:
 
 def loop_of(name: str, overlap: bool) -> tuple[str, int, dict[str, Tensor]]:
     """What a loop is told, its steps, and its parameters."""
-    model, exchange = attached(overlap)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    said = raised(lambda: globals()[name](model, exchange, optimizer))
+    model, exchange = attached(overlap, **ATTACHED_AS.get(name, {}))
+    said = raised(lambda: globals()[name](model, exchange, sgd(model)))
     steps = exchange._exchange.step
     exchange.detach()
     return said, steps, {n: p.detach().clone() for n, p in model.module.named_parameters()}
@@ -880,12 +864,12 @@ def dropped(overlap: bool) -> bool:
         if not keeps:
             del exchange
             gc.collect()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         for _ in range(3):
             optimizer.zero_grad()
             backward(model, dist.get_rank())
             optimizer.step()
-        found.append([p.detach().clone() for p in model.parameters()])
+        found.append(weights(model))
     return same(*found)
 
 
@@ -911,33 +895,11 @@ def broken(overlap: bool, late: bool) -> tuple[list[str], bool, list[int]]:
     return said, same(gradients(model.module), gradients(plain.module)), sent
 
 
-def goes_on(overlap: bool) -> tuple[list[str], bool]:
-    """What a loop is told that catches a gradient that is not finite on rank 1, and whether it ends as one
-    that has left this batch out."""
-    said, found = [], []
-    for bad in (True, False):
-        model, exchange = attached(overlap)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(4):
-            optimizer.zero_grad()
-            if step == 1 and not bad:
-                continue
-            x = torch.ones(2, 6) * (1 + dist.get_rank())
-            if step == 1 and dist.get_rank() == 1:
-                x[0] = torch.nan
-            told = raised(lambda: model(x).square().mean().backward())  # noqa: B023
-            said += [told] if bad else []
-            optimizer.step()
-        found.append([p.detach().clone() for p in model.parameters()])
-        exchange.detach()
-    return said, same(*found)
-
-
 def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
     """Parameters after a piece of docs/own-loop.md, to which the page gives these names."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)))
-    before = [p.detach().clone() for p in model.parameters()]
+    before = weights(model)
     source = torch.Generator().manual_seed(dist.get_rank())
     names: dict[str, Any] = {
         "batches": [
@@ -947,21 +909,17 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
         "loss_of": nn.functional.cross_entropy,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         "model": model,
-        "ErrorFeedback": ErrorFeedback,
-        "Uniform": Uniform,
-        "attach": attach,
-        "torch": torch,
-        "contextlib": contextlib,
-        "dist": dist,
         "folder": folder,
     }
+    of_this_file = ("ErrorFeedback", "Uniform", "attach", "torch", "contextlib", "dist")
+    names |= {name: globals()[name] for name in of_this_file}
     if not re.search(r"^exchange = ", code, re.M):
         names["exchange"] = attach(model, EF4)
     exec(code, names)
     exchange = names["exchange"]
     assert exchange.ledger.payload_bytes > 0
     exchange.close()
-    after = [p.detach().clone() for p in model.parameters()]
+    after = weights(model)
     assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     return after
 
@@ -973,7 +931,7 @@ def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
     found: dict[str, list[dict[str, Tensor | None]]] = {"theirs": [], "ours": []}
     for name, model in {"theirs": theirs, "ours": ours}.items():
         source = torch.Generator().manual_seed(dist.get_rank())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         for _ in range(4):
             optimizer.zero_grad()
             model(torch.randn(8, 6, generator=source)).square().mean().backward()
@@ -983,27 +941,22 @@ def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
     return found
 
 
-def uneven(overlap: bool) -> str:
+def uneven(model: Any, exchange: Attached) -> str:
     """In `model.join`: on rank 0 three batches, on the others five."""
-    model, exchange = attached(overlap)
 
     def joined() -> None:
         with model.join():
             for _ in range(5 if dist.get_rank() else 3):
                 backward(model)
 
-    said = raised(joined)
-    exchange.detach()
-    return said
+    return raised(joined)
 
 
-def batches_compared(overlap: bool) -> str:
-    _, exchange = attached(overlap)
+def batches_compared(model: Any, exchange: Attached) -> str:
     exchange.compare_batches(3)
     exchange.compare_batches(None)
     said = raised(lambda: exchange.compare_batches(3 + dist.get_rank()))
     exchange.compare_batches(3)
-    exchange.detach()
     return said
 
 
@@ -1066,33 +1019,22 @@ def failed_together() -> tuple[str, list[str]]:
     return str(found), found.__notes__
 
 
-def rate_told(overlap: bool) -> float:
-    """The learning rate that a method has seen in a step."""
-    model, exchange = attached(overlap, compressor=BlockMomentum(Uniform(4)))
-    exchange.learning_rate = 0.25
-    backward(model)
-    exchange.detach()
-    assert exchange.learning_rate == 0.25
-    return float(states_of_all(exchange)["learning_rate"]["layers.0.weight"])
-
-
-def thawed_on_one_rank(overlap: bool) -> str:
-    model, exchange = attached(overlap, "unused", frozen=True)
+def thawed_on_one_rank(model: Any, exchange: Attached) -> str:
     backward(model)
     model.module.body.requires_grad_(dist.get_rank() == 1)
     said = refused_by_all(model, exchange)
     model.module.body.requires_grad_(False)
     backward(model)
-    exchange.detach()
     return said
 
 
 def thawed_before_attaching(overlap: bool) -> str:
+    """DDP does not send it, and the exchange does."""
     model: Any = built(Loop("unused", EF4, frozen=True))
     model.module.body.requires_grad_(True)
     exchange = attach(model, EF4, overlap=overlap)
     said = raised(lambda: backward(model))
-    if said == "nothing":  # DDP does not send it, and the exchange does
+    if said == "nothing":
         means: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(means, model.module.body.weight.grad)
         assert means[0].any()
@@ -1101,14 +1043,11 @@ def thawed_before_attaching(overlap: bool) -> str:
     return said
 
 
-def scaled_by_an_unknown(overlap: bool) -> str:
+def scaled_by_an_unknown(model: Any, exchange: Attached) -> str:
     """A loop does not give its scaler to the exchange. What `scaler.step` says; no parameter moves."""
-    model, exchange = attached(overlap)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu")
-    disabled = torch.amp.GradScaler("cpu", enabled=False)
+    scaler, disabled = (torch.amp.GradScaler("cpu", enabled=is_on) for is_on in (True, False))
     other = nn.Linear(2, 2)  # of no exchange
-    moves = torch.optim.SGD(other.parameters(), lr=0.1)
+    optimizer, moves = sgd(model), sgd(other)
     for _ in range(2):
         optimizer.zero_grad()
         disabled.scale(model(torch.ones(2, 6)).mean()).backward()
@@ -1116,62 +1055,40 @@ def scaled_by_an_unknown(overlap: bool) -> str:
         disabled.step(optimizer)
         scaler.step(moves)
         scaler.update()
-    before = [p.detach().clone() for p in model.parameters()]
     optimizer.zero_grad()
     scaler.scale(model(torch.ones(2, 6)).mean()).backward()
-    said = raised(lambda: scaler.step(optimizer))
-    assert same(before, [p.detach() for p in model.parameters()])
-    exchange.detach()
-    return said
+    return unmoved(model, lambda: scaler.step(optimizer))
 
 
-def samples_untold_by_one_rank(overlap: bool) -> str:
-    model, exchange = attached(overlap, compressor=LADDER, policy=gravac())
+def samples_untold_by_one_rank(model: Any, exchange: Attached) -> str:
     exchange.samples = 2
     backward(model)
     exchange.samples = 0 if dist.get_rank() == 1 else 2
     said = refused_by_all(model, exchange)
     exchange.samples = 2
     backward(model)
-    exchange.detach()
     return said
 
 
-def rate_untold(overlap: bool) -> str:
-    policy = Accordion("factor", (2, 4, 8))
-    model, exchange = attached(overlap, compressor=LADDER, policy=policy)
+def rate_untold(model: Any, exchange: Attached) -> str:
     backward(model)
-    said = raised(lambda: exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
-    exchange.detach()
-    return said
+    return raised(lambda: exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
 
 
-def accordion(
-    overlap: bool, norm: str, scaler: torch.amp.GradScaler | None = None
-) -> tuple[int, dict[str, Any]]:
+def accordion(overlap: bool, norm: str, scaled: bool) -> tuple[int, dict[str, Any]]:
     """Rung 2 tensors after two epochs of like gradients, whose norms nobody has given."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
     ladder = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
     policy = Accordion("factor", (2, 4), norm=norm)
     model, exchange = attached(overlap, compressor=ladder, policy=policy, scaler=scaler)
     for epoch in (1, 2):
         for _ in range(2):
             model.zero_grad()
-            loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
-            (scaler.scale(loss) if scaler else loss).backward()
-        report = EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1))
-        exchange.end_epoch(report)
+            scaler.scale(model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()).backward()
+        exchange.end_epoch(EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1)))
     exchange.detach()
     state = exchange.state_dict()["policy"]
     return len(state["high"]), state["norms"]
-
-
-def scaled_accordion() -> list[tuple[Any, Any]]:
-    """What `accordion` finds without a scaler and with one, after and during backward."""
-    ways = [(overlap, "mean") for overlap in OVERLAP]
-    return [
-        (accordion(*way), accordion(*way, torch.amp.GradScaler("cpu", init_scale=2.0**10)))
-        for way in ways
-    ]
 
 
 def copies(overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -1228,20 +1145,4 @@ def detached(overlap: bool) -> dict[str, Any]:
     backward(model, rank)
     found["again"] = gradients(model.module)
     again.detach()
-    return found
-
-
-def within_a_group(overlap: bool) -> dict[str, Any]:
-    """Gradients of a model whose group is one rank: its own."""
-    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    torch.manual_seed(0)
-    group = groups[dist.get_rank()]
-    model = DistributedDataParallel(Layers(torch.float32), process_group=group)
-    backward(model, dist.get_rank())
-    own = gradients(model.module)
-    exchange = attach(model, Dense(), overlap=overlap)
-    model.zero_grad()
-    backward(model, dist.get_rank())
-    found = {"own": own, "mean": gradients(model.module)}
-    exchange.detach()
     return found

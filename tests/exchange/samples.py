@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
+from dgc_repro import Dense, TopK
 from dgc_repro.compressor.interface import Compressor, Context, Step
 from dgc_repro.compressor.sparsifier import Selecting
-from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import pickle
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,25 +11,31 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from jobs import kept, raised, same
-from loops import LADDER, gravac, loaded, save, spoil_and_load
+from jobs import raised, same
+from loops import LADDER, gravac, loaded, save, sgd, spoil_and_load, states_of_all, unmoved
 from samples import Broken
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import (
+    Accordion,
+    Attached,
+    ClipLocal,
+    Dense,
+    EpochReport,
+    ErrorFeedback,
+    Ladder,
+    MomentumCorrection,
+    PowerSGD,
+    TopK,
+    Uniform,
+    UserError,
+    attach,
+)
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.nesting import worker_momentum
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.errors import UserError
 from dgc_repro.exchange import door, world
 from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.door import attach
@@ -113,14 +117,27 @@ def attached(model: Any, compressor: Compressor = EF4, policy: Any = None, **set
     return attach(model, compressor, policy, **{"mesh": nodes(), "dim": "node"} | settings)
 
 
-def replicated(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, Any]:
+def replicated() -> tuple[Any, Attached]:
     """A model that has the whole mesh, and its exchange."""
     model = built(Loop(replicated=True))
-    return model, attach(model, compressor, **settings)
+    return model, attach(model, EF4)
 
 
 def told_of(misuse: str) -> str:
-    return MISUSES[misuse][0]()
+    """What a rank is told of a mistake."""
+    if misuse in REFUSED:
+        return REFUSED[misuse][0]()
+    make, act, _ = MISTAKEN[misuse]
+    model, exchange = make()
+    said = act(model, exchange)
+    exchange.detach()
+    return said
+
+
+def with_exchange(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, Attached]:
+    """A model and its exchange."""
+    model = built(Loop(**settings))
+    return model, attached(model, compressor)
 
 
 def play(loop: Loop) -> dict[str, Any]:
@@ -129,15 +146,8 @@ def play(loop: Loop) -> dict[str, Any]:
     momentum = 0.0 if worker_momentum(loop.compressor) else 0.9
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01)
     exchange = None
-    told: dict[str, Any] = {
-        "message": "",
-        "applied": [],
-        "states": [],
-        "sent": 0,
-        "own": [],
-        "means": [],
-        "parts": [],
-    }
+    told: dict[str, Any] = {"message": "", "sent": 0}
+    told |= {name: [] for name in ("applied", "states", "own", "means", "parts")}
     if loop.how in ("attached", "detached"):
         whole = {"mesh": None, "dim": None} if loop.replicated else {}
         exchange = attached(model, loop.compressor, **loop.settings, **whole)
@@ -323,17 +333,6 @@ def broken() -> tuple[list[str], bool]:
     return said, left
 
 
-def copies(attaches: bool) -> dict[str, str]:
-    """What torch says to each way of copying a model."""
-    model = built()
-    if attaches:
-        attached(model)
-    return {
-        "deepcopy": raised(lambda: copy.deepcopy(model)),
-        "pickle": raised(lambda: pickle.dumps(model)),
-    }
-
-
 # What a loop may do wrong: each returns what it was told.
 
 
@@ -341,46 +340,33 @@ def backward(model: Any) -> None:
     model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean().backward()
 
 
-def states_of_all(exchange: Attached) -> Any:
-    """A copy of all states of this rank."""
-    return kept(exchange.state_dict()["exchange"]["states"])
-
-
 def refused(model: Any = None, *arguments: Any, **settings: Any) -> str:
     return raised(lambda: attached(model or built(), *arguments, **settings))
 
 
-def thawed() -> str:
-    model = built(Loop(frozen=True))
-    attached(model)
-    model.first[0].weight.requires_grad_(True)
+def thawed(model: Any, _: Any) -> str:
+    model.first.requires_grad_(True)
     return raised(lambda: backward(model))
 
 
-def thawed_on_one_rank() -> str:
+def thawed_on_one_rank(model: Any, _: Any) -> str:
     """Rank 2 is told before its forward sends anything: it has nobody to send to here."""
-    model = built(Loop(frozen=True))
-    attached(model)
     if dist.get_rank() != 2:
         return "UserError: model: first.0.weight was frozen when the compressor was attached"
     model.first[0].weight.requires_grad_(True)
     return raised(lambda: model(torch.ones(2, 6)))
 
 
-def thawed_unit() -> str:
+def frozen_unit() -> tuple[Any, Attached]:
     """A whole unit is frozen when the compressor is attached."""
     model = built(Loop(frozen=True))
     model.first[0].bias.requires_grad_(False)
-    attached(model)
-    model.first.requires_grad_(True)
-    return raised(lambda: backward(model))
+    return model, attached(model)
 
 
-def grown(ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
+def grown(model: Any, exchange: Attached, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
     """A layer that comes on some ranks after `attach`. A root that stays gathered has other objects."""
-    model = built()
     model.set_reshard_after_backward(False)
-    exchange = attached(model)
     for _ in range(2):
         backward(model)
         model.zero_grad()
@@ -390,25 +376,16 @@ def grown(ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
     said = raised(lambda: backward(model))
     assert same(states_of_all(exchange), before)
     assert all(p.grad is None for p in model.parameters())
-    exchange.detach()
     return said
 
 
-def doubled_momentum() -> str:
-    model = built()
-    exchange = attached(model, MomentumCorrection(TopK(0.25), momentum=0.5))
+def doubled_momentum(model: Any, _: Any) -> str:
     optimizer = torch.optim.AdamW(model.parameters())
     backward(model)
-    before = [p.detach().to_local().clone() for p in model.parameters()]
-    said = raised(optimizer.step)
-    assert same(before, [p.detach().to_local() for p in model.parameters()])
-    exchange.detach()
-    return said
+    return unmoved(model, optimizer.step)
 
 
-def unused() -> str:
-    model = built()
-    attached(model)
+def unused(model: Any, _: Any) -> str:
     model.on = False
     return raised(lambda: backward(model))
 
@@ -424,25 +401,16 @@ def left_out() -> str:
     return said
 
 
-def unknown_scaler() -> str:
-    """Nothing moves."""
-    model = built()
-    exchange = attached(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = [p.detach().to_local().clone() for p in model.parameters()]
+def unknown_scaler(model: Any, _: Any) -> str:
+    optimizer = sgd(model)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 6)).sum()).backward()
-    said = raised(lambda: scaler.step(optimizer))
-    assert same(before, [p.detach().to_local() for p in model.parameters()])
-    exchange.detach()
-    return said
+    return unmoved(model, lambda: scaler.step(optimizer))
 
 
-def attached_twice() -> str:
-    model = built()
-    first = attached(model)
+def attached_twice(model: Any, exchange: Attached) -> str:
     said = refused(model)
-    first.detach()
+    exchange.detach()
     attached(model).detach()  # allowed now
     return said
 
@@ -457,10 +425,6 @@ def ignored() -> str:
     model = Layers()
     left = {model.last.weight}
     return refused(fully_shard(model, mesh=nodes()["gpu"], ignored_params=left))
-
-
-def turned() -> DeviceMesh:
-    return init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu"))
 
 
 def two_meshes() -> str:
@@ -485,9 +449,8 @@ def replicate_of_torch() -> str:
     return raised(lambda: attach(replicate(Layers(), mesh=mesh), EF4))
 
 
-def left_behind() -> str:
+def left_behind(model: Any, _: Any) -> str:
     """A unit has a gradient in the first micro-step and none in the last."""
-    model, _ = replicated()
     model.set_requires_all_reduce(False)
     backward(model)
     model.set_requires_all_reduce(True)
@@ -495,26 +458,9 @@ def left_behind() -> str:
     return raised(lambda: backward(model))
 
 
-def other_ranks_state() -> str:
-    model = built()
-    exchange = attached(model)
+def other_ranks_state(_: Any, exchange: Attached) -> str:
     saved = exchange.state_dict() | {"rank": 9}
     return raised(lambda: exchange.load_state_dict(saved))
-
-
-def another_seed() -> str:
-    """On rank 2, which is in another node and has the same shard as rank 0."""
-    return raised(lambda: attached(built(), seed=int(dist.get_rank() == 2)))
-
-
-def too_small() -> str:
-    """Rank 2 is too high for parts of 3 x 6, which ranks 1 and 3 have."""
-    return refused(None, ErrorFeedback(PowerSGD(2)))
-
-
-def half_precision() -> str:
-    model = fully_shard(Layers().half(), mesh=nodes()["gpu"])
-    return refused(model)
 
 
 def on_no_device() -> str:
@@ -524,7 +470,7 @@ def on_no_device() -> str:
 
 
 def by_one_rank(**settings: Any) -> str:
-    """Rank 2 alone gives `attach` these arguments."""
+    """Rank 2 alone gives `attach` these arguments. It is in another node and has the same shard as rank 0."""
     return refused(**(settings if dist.get_rank() == 2 else {}))
 
 
@@ -544,103 +490,110 @@ def without_attach() -> str:
         return refused()
 
 
-MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
-    "no mesh": (lambda: refused(mesh=None, dim=None), r"^UserError: mesh, dim: .*got .*dim=None$"),
+REFUSED: Mapping[str, tuple[Callable[[], str], str]] = {
     "another mesh": (
-        lambda: refused(built(Loop(replicated=True)), mesh=turned()),
-        r"^UserError: mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out",
+        lambda: refused(
+            built(Loop(replicated=True)),
+            mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu")),
+        ),
+        r"mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out",
     ),
     "another dimension": (
         lambda: refused(built(Loop(replicated=True)), dim="gpu"),
-        "^UserError: mesh, dim: .*leave both out; got dim='gpu'$",
+        "mesh, dim: .*leave both out; got dim='gpu'$",
     ),
-    "two meshes": (
-        two_meshes,
-        r"^UserError: model: first\.0\.weight .* 1 dimensions, .* of 2; give all",
-    ),
-    "unknown torch": (
-        unknown_torch,
-        "^UserError: model: torch .* in an unknown form .*docs/fsdp.md",
-    ),
-    "replicate": (
-        replicate_of_torch,
-        r"^UserError: model: replicate\(\) averages over all ranks itself",
-    ),
-    "left behind": (
-        left_behind,
-        "^UserError: model: the last backward .* left out the unit 'first', ",
-    ),
-    "inner dimension": (lambda: refused(dim="gpu"), r"^UserError: mesh, dim: .* got .*dim='gpu'$"),
-    "flat mesh": (
-        lambda: refused(mesh=nodes()["gpu"]),
-        r"^UserError: mesh, dim: .* got .*\('gpu',\)",
-    ),
+    "two meshes": (two_meshes, r"model: first\.0\.weight .* 1 dimensions, .* of 2; give all"),
+    "unknown torch": (unknown_torch, "model: torch .* in an unknown form .*docs/fsdp.md"),
+    "replicate": (replicate_of_torch, r"model: replicate\(\) averages over all ranks itself"),
+    "inner dimension": (lambda: refused(dim="gpu"), r"mesh, dim: .* got .*dim='gpu'$"),
+    "flat mesh": (lambda: refused(mesh=nodes()["gpu"]), r"mesh, dim: .* got .*\('gpu',\)"),
     "ddp": (
         lambda: refused(built(Loop("ddp"))),
-        "^UserError: model: with mesh, .* sharded, got DistributedDataParallel$",
+        "model: with mesh, .* sharded, got DistributedDataParallel$",
     ),
     "other mesh": (
         lambda: refused(built(mesh=nodes()["node"])),
-        r"^UserError: mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], ",
+        r"mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], ",
     ),
     "float16": (
-        half_precision,
-        r"^UserError: model: FSDP reduces the gradient of first\.0\.weight in float16; give",
+        lambda: refused(fully_shard(Layers().half(), mesh=nodes()["gpu"])),
+        r"model: FSDP reduces the gradient of first\.0\.weight in float16; give",
     ),
-    "meta": (on_no_device, "^UserError: model: .* is on meta and the mesh on cpu; attach after"),
-    "unit": (lambda: refused(unit="model"), "^UserError: unit: FSDP hands over one unit"),
+    "meta": (on_no_device, "model: .* is on meta and the mesh on cpu; attach after"),
     "unit of one rank": (
         lambda: by_one_rank(unit="model"),
-        r"^UserError: unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
+        r"unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
     ),
-    "no mesh on one rank": (
-        without_mesh,
-        r"^UserError: mesh, dim: .*got .*dim=None \(rank 2\)$",
+    "another seed": (
+        lambda: by_one_rank(seed=1),
+        r"seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)",
     ),
+    "no mesh on one rank": (without_mesh, r"mesh, dim: .*got .*dim=None \(rank 2\)$"),
     "not attached on one rank": (
         without_attach,
-        r"^UserError: attach: rank 2 did not call attach within 0\.5 s; call it",
+        r"attach: rank 2 did not call attach within 0\.5 s; call it",
     ),
-    "overlap": (lambda: refused(overlap=True), "^UserError: overlap: FSDP's gradients are always"),
+    "overlap": (lambda: refused(overlap=True), "overlap: FSDP's gradients are always"),
     "decides now": (
         lambda: refused(None, LADDER, gravac("now")),
-        '^UserError: policy: GraVAC decides .* take a policy with decide="last"$',
+        'policy: GraVAC decides .* take a policy with decide="last"$',
     ),
-    "clip": (
-        lambda: refused(None, ClipLocal(Uniform(4))),
-        "^UserError: compressor: clip_local needs",
+    "clip": (lambda: refused(None, ClipLocal(Uniform(4))), "compressor: clip_local needs"),
+    "too small": (  # for parts of 3 x 6, which ranks 1 and 3 have
+        lambda: refused(None, ErrorFeedback(PowerSGD(2))),
+        r"rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
     ),
-    "too small": (
-        too_small,
-        r"^UserError: rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
+    "hooked": (hooked, "model: it has an all-reduce hook already"),
+    "ignored": (ignored, "model: last.weight is in no unit of fully_shard"),
+}
+"""What `attach` is given, and what it says."""
+MISTAKEN: Mapping[
+    str, tuple[Callable[[], tuple[Any, Attached]], Callable[[Any, Attached], str], str]
+] = {
+    "left behind": (
+        replicated,
+        left_behind,
+        "model: the last backward .* left out the unit 'first', ",
     ),
-    "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
+    "thawed": (
+        lambda: with_exchange(frozen=True),
+        thawed,
+        r"model: first\.0\.weight was frozen when",
+    ),
     "thawed on one rank": (
+        lambda: with_exchange(frozen=True),
         thawed_on_one_rank,
-        r"^UserError: model: first\.0\.weight was frozen when",
+        r"model: first\.0\.weight was frozen when",
     ),
-    "thawed unit": (thawed_unit, r"^UserError: model: first\.0\.\w+ was frozen when"),
+    "thawed unit": (frozen_unit, thawed, r"model: first\.0\.\w+ was frozen when"),
     "grown": (
+        with_exchange,
         grown,
-        r"^UserError: model: side\.1\.bias was added .*, or detach, shard it with fully",
+        r"model: side\.1\.bias was added .*, or detach, shard it with fully",
     ),
-    "grown on one rank": (lambda: grown((2,)), r"^UserError: model: side\.1\.bias .*\(rank 2\)$"),
+    "grown on one rank": (
+        with_exchange,
+        lambda *given: grown(*given, (2,)),
+        r"model: side\.1\.bias .*\(rank 2\)$",
+    ),
     "doubled momentum": (
+        lambda: with_exchange(MomentumCorrection(TopK(0.25), momentum=0.5)),
         doubled_momentum,
-        r"^UserError: optimizer\.betas: momentum_correction applies momentum on the workers "
+        r"optimizer\.betas: momentum_correction applies momentum on the workers "
         r"\(momentum_correction\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$",
     ),
-    "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
+    "unused": (with_exchange, unused, "model: some parameters of the unit '' have no gradient"),
     "scaler": (
+        with_exchange,
         unknown_scaler,
-        "^UserError: scaler: the loss was scaled .*; use bfloat16, without one$",
+        "scaler: the loss was scaled .*; use bfloat16, without one$",
     ),
-    "attached twice": (attached_twice, "^UserError: model: a compressor is attached to it already"),
-    "hooked": (hooked, "^UserError: model: it has an all-reduce hook already"),
-    "ignored": (ignored, "^UserError: model: last.weight is in no unit of fully_shard"),
-    "another seed": (
-        another_seed,
-        r"^UserError: seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)",
+    "attached twice": (
+        with_exchange,
+        attached_twice,
+        "model: a compressor is attached to it already",
     ),
-    "other rank's": (other_ranks_state, "^ValueError: rank: the state was saved by rank 9"),
+    "other rank's": (with_exchange, other_ranks_state, "rank: the state was saved by rank 9"),
 }
+"""A model with an exchange, what a loop does with them, and what it is told."""
+MISUSES = {name: case[-1] for name, case in (REFUSED | MISTAKEN).items()}

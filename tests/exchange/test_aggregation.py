@@ -11,15 +11,9 @@ import torch
 from numeric import by_owner
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
+from dgc_repro import QSGD, Dense, OneBit, Sharded, TernGrad, TopK, Uniform, UserError
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.onebit import OneBit
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.sharded import Sharded, Shards
-from dgc_repro.compressor.terngrad import TernGrad
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.errors import UserError
+from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.aggregation import SHARDED, aggregated
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
@@ -73,13 +67,9 @@ class Remembers(Uniform):
         (
             Dense(),
             SHARDED,
-            "sharded needs a method that encodes or selects, and keeps no state; Dense is no such method",
+            "sharded needs a method that encodes or selects, and keeps no state; Dense",
         ),
-        (
-            TernGrad(shared_scale=True),
-            SHARDED,
-            "TernGrad, as it is set, goes no other way than its",
-        ),
+        (TernGrad(shared_scale=True), SHARDED, "TernGrad, as it is set, goes no other way"),
         (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
         (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),
         (Remembers(8), SHARDED, "keeps no state; Remembers"),

@@ -1,80 +1,31 @@
-"""What `attach` refuses before anything is sent, and what error feedback refuses to wrap."""
+"""What `attach` refuses or notes before the ranks meet, and simulated workers that do not fit into memory."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import pytest
 import torch
 
+import dgc_repro as D
+from dgc_repro import Dense, ErrorFeedback, Fixed, Ladder, MomentumCorrection, PerLayer, Uniform
 from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.demo import DeMo
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.ef_signsgd import EFSignSGD
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Compressor, Context
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.loco import LoCo
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
-from dgc_repro.compressor.onebit import OneBit
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.randomk import RandomK
-from dgc_repro.compressor.signsgd import SignSGD
-from dgc_repro.compressor.sparseloco import SparseLoCo
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.sparsifier import Selecting
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.errors import UserError
-from dgc_repro.exchange.fit import _warn_lost, fit_together, note_lost
-from dgc_repro.kernel.select import Selection
+from dgc_repro.exchange.fit import _warn_lost, fit_together, note_lost, refuse_no_policy
 from dgc_repro.launch.build import check_memory
-from dgc_repro.policy.fixed import Fixed
 
-LADDER = Ladder((Dense(), Uniform(8), Uniform(4)))
-
-
-def test_a_ladder_without_a_policy_that_names_its_rungs_is_refused() -> None:
-    with pytest.raises(ValueError, match="plans 1 rungs .* the ladder has 3"):
-        fit_together(ErrorFeedback(LADDER), Fixed(), "layer", False)
-    fit_together(ErrorFeedback(LADDER), Fixed("bits", (8, 4)), "layer", False)
-
-
-def test_a_choice_between_tensors_is_refused_where_they_are_joined() -> None:
-    with pytest.raises(ValueError, match="exchange.unit=model joins"):
-        fit_together(ErrorFeedback(PerLayer(Uniform(4))), Fixed(), "model", False)
-
-
-def test_error_feedback_in_error_feedback_is_refused() -> None:
-    with pytest.raises(ValueError, match="every residual twice"):
-        ErrorFeedback(ErrorFeedback(Uniform(4)))
-
-
-def test_an_order_of_wrappers_that_means_nothing_is_refused() -> None:
-    nest = ErrorFeedback(MomentumCorrection(Uniform(4)))
-    with pytest.raises(UserError, match="^wrap: error_feedback around momentum_correction"):
-        fit_together(nest, Fixed(), "layer", False)
-    fit_together(MomentumCorrection(ErrorFeedback(Uniform(4))), Fixed(), "layer", True)
-
-
-def test_the_norm_of_the_whole_gradient_is_not_to_be_had_bucket_by_bucket() -> None:
-    with pytest.raises(UserError, match=r"^wrap: clip_local .* exchange.overlap=true"):
-        fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", True)
-    fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", False)
+GRAVAC = D.GraVAC(theta_min=10, theta_max=1000)
+NEST = MomentumCorrection(ErrorFeedback(Uniform(4)))
+LADDER = ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(4))))
 
 
 class Unfinished(Selecting):
-    def select(self, tensor: torch.Tensor, context: Context) -> Selection:
+    """Says nothing of how many entries it sends."""
+
+    def select(self, *_: Any) -> Any:
         raise NotImplementedError
-
-
-def test_a_compressor_without_what_its_step_needs_is_refused() -> None:
-    for nest in (Unfinished(), ErrorFeedback(Unfinished())):
-        with pytest.raises(UserError, match="^compressor: Unfinished has no attribute ragged"):
-            fit_together(nest, Fixed(), "layer", False)
-    with pytest.raises(UserError, match="^compressor: Fixed is no Compressor; derive it"):
-        fit_together(Fixed(), Fixed(), "layer", False)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="^compressor: Older has an exchange .*; write a step in"):
-        fit_together(ErrorFeedback(Older()), Fixed(), "layer", False)
 
 
 class Older(Dense):
@@ -84,19 +35,74 @@ class Older(Dense):
         """Yields requests."""
 
 
+MEASURED = Ladder((Dense(), *(D.PowerSGD(1) for _ in GRAVAC.values)))
+AS_IT_IS: dict[str, Any] = {"policy": Fixed(), "unit": "layer", "overlap": False}
+FITTING = [
+    (LADDER, {"policy": Fixed("bits", (8, 4))}),
+    (ClipLocal(Uniform(4)), {}),
+    (NEST, {"overlap": True}),
+]
+REFUSED = [
+    (LADDER, {}, "policy: plans 1 rungs .* the ladder has 3"),
+    (
+        MEASURED,
+        {"policy": GRAVAC},
+        "policy: .*PowerSGD cannot be measured; use a policy that plans",
+    ),
+    (ErrorFeedback(PerLayer(Uniform(4))), {"unit": "model"}, "wrap: .*exchange.unit=model joins"),
+    (ClipLocal(Uniform(4)), {"overlap": True}, "wrap: clip_local .* exchange.overlap=true"),
+    (
+        ErrorFeedback(MomentumCorrection(Uniform(4))),
+        {},
+        "wrap: error_feedback around momentum_corr",
+    ),
+    (Unfinished(), {}, "compressor: Unfinished has no attribute ragged"),
+    (ErrorFeedback(Unfinished()), {}, "compressor: Unfinished has no attribute ragged"),
+    (Fixed(), {}, "compressor: Fixed is no Compressor; derive it"),
+    (ErrorFeedback(Older()), {}, "compressor: Older has an exchange .*; write a step in"),
+]
+
+
+@pytest.mark.parametrize(("compressor", "settings"), FITTING)
+def test_what_fits_together_passes(compressor: Any, settings: dict[str, Any]) -> None:
+    fit_together(compressor, **AS_IT_IS | settings)
+
+
+@pytest.mark.parametrize(("compressor", "settings", "message"), REFUSED)
+def test_what_does_not_fit_together_is_refused(
+    compressor: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(D.UserError, match=f"^{message}"):
+        fit_together(compressor, **AS_IT_IS | settings)
+
+
+@pytest.mark.parametrize(("given", "name"), [(D.Stepwise, "Stepwise"), ("fixed", "'fixed'")])
+def test_a_policy_is_an_object(given: Any, name: str) -> None:
+    with pytest.raises(D.UserError, match=rf"^policy: {name} is no policy; give an object"):
+        refuse_no_policy(given)
+    refuse_no_policy(Fixed())
+
+
+@pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf, None, "x", True])
+def test_a_learning_rate_is_a_number_from_0(rate: Any) -> None:
+    with pytest.raises(D.UserError, match="^learning_rate: a number from 0, got "):
+        D.Attached.learning_rate.fset(object(), rate)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
-    "method", [TopK(0.1), PowerSGD(1), OneBit(), EFSignSGD(), SparseLoCo(), DeMo()], ids=str
+    "method",
+    [D.TopK(0.1), D.PowerSGD(1), D.OneBit(), D.EFSignSGD(), D.SparseLoCo(), D.DeMo()],
+    ids=str,
 )
 def test_a_method_that_loses_what_it_does_not_send_is_noted_once(method: Compressor) -> None:
     _warn_lost.cache_clear()
     name = type(method).__name__
-    with pytest.warns(
-        UserWarning, match=rf"{name} has no error .*; use ErrorFeedback\({name}\(\.\.\.\)\)$"
-    ):
+    message = rf"{name} has no error .*; use ErrorFeedback\({name}\(\.\.\.\)\)$"
+    with pytest.warns(UserWarning, match=message):
         note_lost(PerLayer(method))
     note_lost(method)  # warnings are errors
     _warn_lost.cache_clear()
-    for quiet in (LoCo(method), MomentumCorrection(ErrorFeedback(method))):
+    for quiet in (D.LoCo(method), MomentumCorrection(ErrorFeedback(method))):
         note_lost(quiet)
     for lossy in (MomentumCorrection(method), Ladder((ErrorFeedback(Uniform(8)), method))):
         with pytest.warns(UserWarning, match=name):
@@ -106,7 +112,13 @@ def test_a_method_that_loses_what_it_does_not_send_is_noted_once(method: Compres
 
 def test_a_method_that_its_paper_uses_without_error_feedback_is_not_noted() -> None:
     _warn_lost.cache_clear()
-    for method in (RandomK(0.1, unbiased=True), SignSGD(), Uniform(4), QSGD(7), Dense()):
+    for method in (
+        D.RandomK(0.1, unbiased=True),
+        D.SignSGD(),
+        Uniform(4),
+        D.QSGD(7),
+        Dense(),
+    ):
         note_lost(method)
 
 
@@ -115,6 +127,6 @@ def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number(
 ) -> None:
     monkeypatch.setattr("dgc_repro.launch.environment.available_bytes", lambda: 24_000_000_000)
     vgg = {"weight": torch.empty(138_365_992, device="meta")}
-    with pytest.raises(UserError, match=r"launch.workers: 32 simulated workers need 40.7 GB"):
+    with pytest.raises(D.UserError, match=r"launch.workers: 32 simulated workers need 40.7 GB"):
         check_memory(ErrorFeedback(Uniform(8)), vgg, 32)
     check_memory(Uniform(8), vgg, 32)

@@ -12,13 +12,8 @@ import torch
 from jobs import kept, same
 from torch import Tensor, nn
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange import junction as module
 from dgc_repro.exchange.exchange import Exchange, Running, groups_of, in_memory_order
 from dgc_repro.exchange.junction import AfterBackward, first_non_finite
@@ -278,8 +273,7 @@ def test_states_of_another_nest_are_refused(other: Any) -> None:
 def test_a_channels_last_weight_is_handed_over_as_it_lies_in_memory() -> None:
     weight = torch.randn(4, 3, 5, 2).to(memory_format=torch.channels_last)
     flat = in_memory_order(weight)
-    assert flat.shape == (4, 5, 2, 3)
-    assert flat.is_contiguous()
+    assert (flat.shape, flat.is_contiguous()) == ((4, 5, 2, 3), True)
     assert flat.data_ptr() == weight.data_ptr()
     assert in_memory_order(flat) is flat
 

@@ -10,12 +10,8 @@ from jobs import exchanged, letter, same, swap
 from samples import AllKinds, AtLeast, damages, gradient
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
+from dgc_repro import Dense, Ladder, PowerSGD, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.world import BROADCAST, SUM, TOLD_BYTES, World
@@ -94,29 +90,19 @@ PER_BYTE = {
 }
 
 
+ONES, HALVES = torch.ones(10), torch.ones(10, dtype=torch.bfloat16)
+BYTES, TRIPLE = torch.zeros(40, dtype=torch.uint8), torch.ones(3, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize(
     ("kind", "payload", "collective"),
     [
-        (lambda world, n: world.mean([torch.ones(10)] * n, torch.ones(10)), 40, "allreduce"),
-        (
-            lambda world, n: world.mean(
-                [halves := torch.ones(10, dtype=torch.bfloat16)] * n, halves
-            ),
-            20,
-            "allreduce",
-        ),
-        (lambda world, n: world.largest([torch.ones(10)] * n), 40, "allreduce"),
-        (
-            lambda world, n: world.total([torch.ones(3, dtype=torch.float64)] * n),
-            24,
-            "allreduce",
-        ),
-        (
-            lambda world, n: world.gather([torch.zeros(40, dtype=torch.uint8)] * n, "x"),
-            40,
-            "allgather",
-        ),
+        (lambda world, n: world.mean([ONES] * n, ONES.clone()), 40, "allreduce"),
+        (lambda world, n: world.mean([HALVES] * n, HALVES.clone()), 20, "allreduce"),
+        (lambda world, n: world.largest([ONES.clone()] * n), 40, "allreduce"),
+        (lambda world, n: world.total([TRIPLE.clone()] * n), 24, "allreduce"),
+        (lambda world, n: world.gather([BYTES] * n, "x"), 40, "allgather"),
     ],
 )
 def test_the_ledger_agrees_with_a_count_by_hand(

@@ -21,16 +21,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from dgc_repro import (
-    Dense,
-    ErrorFeedback,
-    Ladder,
-    Stepwise,
-    TopK,
-    attach,
-)
+from dgc_repro import Dense, ErrorFeedback, Ladder, Stepwise, TopK, UserError, attach
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.errors import UserError
 
 STEPS, HALF, MICRO_STEPS, CLIP = 4, 2, 2, 0.05
 Parameters = dict[str, Tensor]
@@ -53,7 +45,7 @@ class Task:
     folder: Path
     steps: int = STEPS  # at the end
     resumes: bool = (
-        False  # after half of all steps, from the folder; every run leaves its checkpoint there
+        False  # after half of all steps, from the folder, where every run leaves a checkpoint
     )
     reshard: str = "refuse"
     scaled: bool = False  # float16 autocast, with a GradScaler whose scale grows
@@ -164,28 +156,31 @@ def lightning_module() -> Any:
     return Module()
 
 
-def lightning_callback(task: Task) -> Parameters:
-    import lightning.pytorch as pl
-
+def compress(*given: Any, **settings: Any) -> Any:
+    """Lightning's callback."""
     from dgc_repro.integrations.lightning import Compress
 
-    callbacks = []
-    if task.compressor is not None:
-        callbacks = [Compress(task.compressor, reshard=task.reshard)]
-    return _lightning(task, pl.strategies.DDPStrategy(process_group_backend="gloo"), callbacks)
+    return Compress(*given, **settings)
 
 
-def _lightning(task: Task, strategy: Any, callbacks: list[Any]) -> Parameters:
+def lightning_trainer(callbacks: list[Any], **settings: Any) -> Any:
     import lightning.pytorch as pl
+
+    strategy = pl.strategies.DDPStrategy(process_group_backend="gloo")
+    ranks = {"devices": dist.get_world_size(), "strategy": strategy}
+    return pl.Trainer(**QUIET | ranks | settings, callbacks=callbacks)
+
+
+def lightning_callback(task: Task, **settings: Any) -> Parameters:
     from lightning.pytorch.plugins import MixedPrecision
 
-    module, path = lightning_module(), task.folder / "lightning.ckpt"
+    module, path, callbacks = lightning_module(), task.folder / "lightning.ckpt", []
+    if task.compressor is not None:
+        callbacks = [compress(task.compressor, reshard=task.reshard, **settings)]
     with as_launched():
-        trainer = pl.Trainer(
-            **QUIET | {"max_epochs": task.steps // HALF},
-            devices=dist.get_world_size(),
-            strategy=strategy,
-            callbacks=callbacks,
+        trainer = lightning_trainer(
+            callbacks,
+            max_epochs=task.steps // HALF,
             plugins=[MixedPrecision("16-mixed", "cpu", scaler_of(task))] if task.scaled else None,
             accumulate_grad_batches=MICRO_STEPS,
             gradient_clip_val=CLIP,
@@ -194,6 +189,10 @@ def _lightning(task: Task, strategy: Any, callbacks: list[Any]) -> Parameters:
         trainer.fit(module, ckpt_path=path if task.resumes else None)
         trainer.save_checkpoint(path)
     return parameters(module.net)
+
+
+def lightning_overlapping(task: Task) -> Parameters:
+    return lightning_callback(task, overlap=True)
 
 
 def scale(accelerator: Any, task: Task) -> None:
@@ -233,39 +232,52 @@ def accelerate(task: Task) -> Parameters:
     return parameters(net)
 
 
-def transformers(task: Task) -> Parameters:
+def transformers_trainer(
+    net: nn.Module,
+    arguments: dict[str, Any],
+    data: Any = None,
+    compressor: Compressor | None = None,
+    policy: Any = None,
+    **given: Any,
+) -> Any:
+    """A Trainer that reads the batches of this rank, or ``data``."""
     from transformers import Trainer, TrainingArguments
 
     from dgc_repro.integrations.transformers import Compressed
 
     class Plain(Trainer):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
-            return DataLoader(batches().dataset, batch_size=2, collate_fn=named)
+            return DataLoader(data or batches().dataset, batch_size=2, collate_fn=named)
 
     class Own(Compressed, Plain):
         pass
 
+    quiet: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    quiet |= {
+        "ddp_backend": "gloo",
+        "remove_unused_columns": False,
+        "per_device_train_batch_size": 2,
+    }
+    made = TrainingArguments(**quiet | arguments)
+    if compressor is None:
+        return Plain(model=net, args=made, **given)
+    return Own(model=net, args=made, compressor=compressor, policy=policy, **given)
+
+
+def transformers(task: Task) -> Parameters:
     net = Net()
     with as_launched():
-        arguments = TrainingArguments(
-            output_dir=str(task.folder),
-            use_cpu=True,
-            ddp_backend="gloo",
-            per_device_train_batch_size=2,
-            gradient_accumulation_steps=MICRO_STEPS,
-            max_grad_norm=CLIP,
-            max_steps=task.steps,
-            lr_scheduler_type="constant",
-            save_steps=HALF,
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-        )
-        own: dict[str, Any] = {"model": net, "args": arguments, "optimizers": (sgd(net), None)}
-        if task.compressor is None:
-            trainer = Plain(**own)
-        else:
-            trainer = Own(**own, compressor=task.compressor, reshard=task.reshard)
+        arguments = {
+            "output_dir": str(task.folder),
+            "gradient_accumulation_steps": MICRO_STEPS,
+            "max_grad_norm": CLIP,
+            "max_steps": task.steps,
+            "lr_scheduler_type": "constant",
+            "save_steps": HALF,
+        }
+        given: dict[str, Any] = {"optimizers": (sgd(net), None), "compressor": task.compressor}
+        given |= {"reshard": task.reshard} if task.compressor else {}
+        trainer = transformers_trainer(net, arguments, **given)
         scale(trainer.accelerator, task)
         trainer.train(resume_from_checkpoint=task.resumes)
         if task.compressor is not None:
@@ -282,40 +294,27 @@ Logged = tuple[list[dict[str, Any]], dict[str, float]]
 """What a framework has logged, step by step, and `Attached.metrics` at the end."""
 
 
-def stepwise(compressor: Compressor) -> tuple[Compressor, Stepwise]:
+def stepwise() -> tuple[Compressor, Stepwise]:
     """A nest whose policy sends rung 2 of its ladder, and that policy."""
     policy = Stepwise(field="density", values=[0.5, 0.3], accuracy_thresholds=[60.0])
-    return ErrorFeedback(Ladder((Dense(), TopK(density=0.5), compressor))), policy
+    return ErrorFeedback(Ladder((Dense(), TopK(density=0.5), TopK(density=0.3)))), policy
 
 
 def logged_by_transformers(folder: Path) -> Logged:
-    from transformers import Trainer, TrainingArguments
-
-    from dgc_repro.integrations.transformers import Compressed
-
-    class Own(Compressed, Trainer):  # type: ignore[misc]
-        def get_train_dataloader(self) -> Any:
-            return DataLoader(batches().dataset, batch_size=2, collate_fn=named)
-
-    compressor, policy = stepwise(TopK(density=0.3))
+    compressor, policy = stepwise()
     with as_launched():
-        arguments = TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            ddp_backend="gloo",
-            per_device_train_batch_size=2,
-            max_steps=STEPS * MICRO_STEPS,
-            logging_steps=2,
-            eval_strategy="steps",
-            eval_steps=4,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
+        arguments = {
+            "output_dir": str(folder),
+            "max_steps": STEPS * MICRO_STEPS,
+            "logging_steps": 2,
+            "eval_strategy": "steps",
+            "eval_steps": 4,
+            "save_strategy": "no",
+        }
+        given = {"eval_dataset": list(batches().dataset), "data_collator": named}
+        trainer = transformers_trainer(
+            Net(), arguments, compressor=compressor, policy=policy, **given
         )
-        rows = list(batches().dataset)
-        own: dict[str, Any] = {"model": Net(), "args": arguments, "eval_dataset": rows}
-        trainer = Own(**own, data_collator=named, compressor=compressor, policy=policy)
         returned = trainer.train().metrics
         last = trainer.exchange.metrics()
         trainer.exchange.detach()
@@ -323,36 +322,33 @@ def logged_by_transformers(folder: Path) -> Logged:
     return trainer.state.log_history, last
 
 
-def logged_by_lightning(folder: Path, logger: bool = True) -> Logged:
-    """The rows of the file of Lightning's CSVLogger, where ``logger`` says that there is one."""
-    import lightning.pytorch as pl
+def csv_logger(folder: Path) -> Any:
     from lightning.pytorch.loggers import CSVLogger
 
-    from dgc_repro.integrations.lightning import Compress
+    return CSVLogger(str(folder), name="csv", version=0)
 
-    compressor, policy = stepwise(TopK(density=0.3))
-    compress = Compress(compressor, policy)
-    module: Any = lightning_module()
+
+def rows_of_csv(folder: Path) -> list[dict[str, float]]:
+    """What `csv_logger` has written on rank 0, without empty cells."""
+    dist.barrier()
+    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
+        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def logged_by_lightning(folder: Path, logger: bool = True) -> Logged:
+    """The rows of the file of Lightning's CSVLogger, where ``logger`` says that there is one."""
+    callback, module = compress(*stepwise()), lightning_module()
     module.train_dataloader = batches
-    written = CSVLogger(str(folder), name="csv", version=0)
+    settings = {"accumulate_grad_batches": MICRO_STEPS, "log_every_n_steps": 2}
     with as_launched():
-        trainer = pl.Trainer(
-            **QUIET | {"logger": written if logger else False},
-            devices=2,
-            strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
-            accumulate_grad_batches=MICRO_STEPS,
-            log_every_n_steps=2,
-            callbacks=[compress],
+        trainer = lightning_trainer(
+            [callback], logger=csv_logger(folder) if logger else False, **settings
         )
         trainer.fit(module)
-        assert compress.exchange is not None
-        last = compress.exchange.metrics()
+        last = callback.exchange.metrics()
         if not logger:
             return [{name: float(v) for name, v in trainer.callback_metrics.items()}], last
-    dist.barrier()  # rank 0 has written
-    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
-        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
-    return rows, last
+    return rows_of_csv(folder), last
 
 
 def logged_by_accelerate(folder: Path, tracker: str | None = "wandb") -> Logged:
@@ -361,7 +357,7 @@ def logged_by_accelerate(folder: Path, tracker: str | None = "wandb") -> Logged:
 
     from dgc_repro.integrations.accelerate import attach as attach_to
 
-    compressor, policy = stepwise(TopK(density=0.3))
+    compressor, policy = stepwise()
     with as_launched():
         os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder)}
         accelerator = Accelerator(log_with=tracker)
@@ -440,38 +436,18 @@ def piece_of_a_page(code: str, folder: Path) -> Parameters:
     return parameters(module)
 
 
-def lightning_overlapping(task: Task) -> Parameters:
-    import lightning.pytorch as pl
-
-    from dgc_repro.integrations.lightning import Compress
-
-    assert task.compressor is not None
-    callbacks = [Compress(task.compressor, overlap=True)]
-    return _lightning(task, pl.strategies.DDPStrategy(process_group_backend="gloo"), callbacks)
-
-
 def fitted_again_without(task: Task) -> list[Parameters]:
     """Parameters of a module that a trainer with the callback has fitted, and then one without."""
-    import lightning.pytorch as pl
-
-    from dgc_repro.integrations.lightning import Compress
-
-    assert task.compressor is not None
     module, found = lightning_module(), []
-    for callbacks in ([Compress(task.compressor)], []):
+    for callbacks in ([compress(task.compressor)], []):
         with as_launched():
-            trainer = pl.Trainer(**QUIET, strategy="ddp", devices=2, callbacks=callbacks)
-            trainer.fit(module)
+            lightning_trainer(callbacks, strategy="ddp").fit(module)
         found.append(parameters(module))
     return found
 
 
 def lightning_on_one_device() -> str:
-    import lightning.pytorch as pl
-
-    from dgc_repro.integrations.lightning import Compress
-
-    trainer = pl.Trainer(**QUIET, devices=1, callbacks=[Compress(Dense())])
+    trainer = lightning_trainer([compress(Dense())], devices=1, strategy="auto")
     return refusal(lambda: trainer.fit(lightning_module()))
 
 
@@ -495,31 +471,17 @@ class Rows(IterableDataset[Any]):
 
 def uneven_transformers(folder: Path, sized: bool) -> str:
     """What each rank says where rank 1 has 2 batches more; ``sized``: whether loaders have a length."""
-    from transformers import Trainer, TrainingArguments
-
-    from dgc_repro.integrations.transformers import Compressed
-
     rows = list(batches().dataset)[: 4 + 2 * 2 * dist.get_rank()]
-
-    class Uneven(Compressed, Trainer):  # type: ignore[misc]
-        def get_train_dataloader(self) -> Any:
-            data = rows if sized else Rows(rows)
-            return DataLoader(data, batch_size=2, collate_fn=named)
-
     with as_launched():
-        arguments = TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            ddp_backend="gloo",
-            per_device_train_batch_size=2,
-            num_train_epochs=1,
-            max_steps=-1 if sized else 2 + 2 * dist.get_rank(),
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
+        arguments = {
+            "output_dir": str(folder),
+            "num_train_epochs": 1,
+            "max_steps": -1 if sized else 2 + 2 * dist.get_rank(),
+            "save_strategy": "no",
+        }
+        trainer = transformers_trainer(
+            Net(), arguments, data=rows if sized else Rows(rows), compressor=Dense()
         )
-        trainer = Uneven(model=Net(), args=arguments, compressor=Dense())
         try:
             trainer.train()
         except Exception as error:
@@ -528,16 +490,11 @@ def uneven_transformers(folder: Path, sized: bool) -> str:
 
 
 def uneven_lightning() -> str:
-    import lightning.pytorch as pl
-
-    from dgc_repro.integrations.lightning import Compress
-
-    module: Any = lightning_module()
+    module = lightning_module()
     rows = Subset(batches().dataset, range(4 + 4 * dist.get_rank()))
     module.train_dataloader = lambda: DataLoader(rows, batch_size=2)
-    strategy = pl.strategies.DDPStrategy(process_group_backend="gloo")
     with as_launched():
-        trainer = pl.Trainer(**QUIET, devices=2, strategy=strategy, callbacks=[Compress(Dense())])
+        trainer = lightning_trainer([compress(Dense())])
         return refusal(lambda: trainer.fit(module))
 
 
@@ -555,12 +512,7 @@ def accelerate_of_one_process() -> str:
 def logged_by_lightning_of_two_optimizers(folder: Path) -> list[list[float]]:
     """The number of each step that Lightning's CSVLogger wrote, and the steps whose bytes it wrote there. A
     second optimizer moves in some batches only: ``trainer.global_step`` is then no number of batches."""
-    import lightning.pytorch as pl
-    from lightning.pytorch.loggers import CSVLogger
-
-    from dgc_repro.integrations.lightning import Compress
-
-    module: Any = lightning_module()
+    module = lightning_module()
     module.automatic_optimization = False
     module.configure_optimizers = lambda: [sgd(module), sgd(module)]
 
@@ -574,19 +526,9 @@ def logged_by_lightning_of_two_optimizers(folder: Path) -> list[list[float]]:
 
     module.training_step = training_step
     module.train_dataloader = batches
-    compress = Compress(ErrorFeedback(TopK(density=0.3)))
+    callback = compress(ErrorFeedback(TopK(density=0.3)))
     with as_launched():
-        trainer = pl.Trainer(
-            **QUIET | {"logger": CSVLogger(str(folder), name="csv", version=0)},
-            devices=2,
-            strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
-            log_every_n_steps=3,
-            callbacks=[compress],
-        )
-        trainer.fit(module)
-    dist.barrier()  # rank 0 has written
-    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["comm/payload_bytes"]]
-    assert compress.exchange is not None
-    each = compress.exchange.metrics()["comm/payload_bytes"] / (STEPS * MICRO_STEPS)
-    return [[float(row["step"]) + 1, float(row["comm/payload_bytes"]) / each] for row in rows]
+        lightning_trainer([callback], logger=csv_logger(folder), log_every_n_steps=3).fit(module)
+    rows = [row for row in rows_of_csv(folder) if "comm/payload_bytes" in row]
+    each = callback.exchange.metrics()["comm/payload_bytes"] / (STEPS * MICRO_STEPS)
+    return [[row["step"] + 1, row["comm/payload_bytes"] / each] for row in rows]

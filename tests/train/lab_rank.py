@@ -10,18 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import Dense, ErrorFeedback, PowerSGD, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
-from dgc_repro.policy.gravac import GEOMETRIC, GraVAC
-from dgc_repro.policy.interface import Plan, StepReport
 from dgc_repro.train.meter import InterfaceMeter
 
 STEPS = 2
@@ -33,38 +26,8 @@ METHODS: dict[str, tuple[Compressor, str, tuple[int, int]]] = {
     "PowerSGD": (PowerSGD(rank=64), "gather", LARGE),
     "top-k, sharded": (TopK(density=0.05), "sharded", LARGE),
     "4-bit, sharded": (Uniform(bits=4), "sharded", LARGE),
-    "GraVAC": (
-        ErrorFeedback(Ladder((Dense(), TopK(factor=10), TopK(factor=1000)))),
-        "gather",
-        LARGE,
-    ),
 }
 """By name: method, aggregation, shape of the tensor: about a megabyte of payload a step."""
-POLICIES = {
-    # Of noise, a tenth of the values is 0.44 of the energy: theta_min is sent, the candidate is not.
-    "GraVAC": GraVAC(theta_min=10, theta_max=1000, scaling=GEOMETRIC, ratio=100, eps=0.4, window=1)
-}
-"""By method, the policy that chooses its rung."""
-
-
-class Rungs:
-    """What plans and chooses for one method: its policy, or nothing."""
-
-    def __init__(self, policy: GraVAC | None) -> None:
-        self.policy = policy
-        self.state = {} if policy is None else policy.init()
-
-    def plan(self, step: int) -> Plan:
-        return Plan(None) if self.policy is None else self.policy.plan(self.state, step)
-
-    def choose(self, energies: Tensor) -> int:
-        assert self.policy is not None
-        rung, self.state = self.policy.choose(self.state, energies)
-        return rung
-
-    def after_step(self, step: int) -> None:
-        if self.policy is not None:
-            self.state = self.policy.after_step(self.state, StepReport(step, 1.0, 1.0))
 
 
 def segments_sent_again() -> int:
@@ -74,26 +37,18 @@ def segments_sent_again() -> int:
     return int(values[names.index("RetransSegs")])
 
 
-def measured(
-    method: Compressor,
-    aggregation: str,
-    shape: tuple[int, int],
-    policy: GraVAC | None = None,
-) -> dict[str, float]:
+def measured(method: Compressor, aggregation: str, shape: tuple[int, int]) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
     world = World()
-    method = aggregated(method, aggregation)
-    rungs = Rungs(policy)
-    exchange = Exchange(method, {"w": torch.empty(shape)}, world, seed=1, choose=rungs.choose)
+    exchange = Exchange(aggregated(method, aggregation), {"w": torch.empty(shape)}, world, seed=1)
     meter = InterfaceMeter(world, "eth0")
     source = torch.Generator().manual_seed(dist.get_rank())
     meter.start()
     before = segments_sent_again()
-    for step in range(STEPS):
+    for _ in range(STEPS):
         gradient: Tensor = torch.randn(shape, generator=source)
         world.share([0.0, 1.0])
-        exchange.average([{"w": gradient}], rungs.plan(step))
-        rungs.after_step(step)
+        exchange.average([{"w": gradient}])
     meter.stop()
     again = torch.tensor([segments_sent_again() - before], dtype=torch.float64)
     dist.all_reduce(again)
@@ -107,7 +62,7 @@ def measured(
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = {name: measured(*settings, POLICIES.get(name)) for name, settings in METHODS.items()}
+    found = {name: measured(*settings) for name, settings in METHODS.items()}
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
     dist.barrier()

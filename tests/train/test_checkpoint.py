@@ -10,11 +10,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import PLAIN, RECIPE, SETTINGS, UNIFORM4_EF, assert_same_state, built, play
+import torch.distributed as dist
+from processes import World as Ranks
+from tiny_run import (
+    PLAIN,
+    RECIPE,
+    SETTINGS,
+    UNIFORM4_EF,
+    assert_same_state,
+    build,
+    built,
+    play,
+    tiny,
+)
 
 from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.world import World
 from dgc_repro.launch.ranks import last_checkpoint
 from dgc_repro.nests import tensors_of
 from dgc_repro.sink.jsonl import DECISIONS_FILE, EPOCHS_FILE, RECORD_FILES, STEPS_FILE
@@ -22,6 +33,7 @@ from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 
 HASH = "a config"
+OF_ANOTHER = r"train\.resume_from: .* is of another model"
 FED_BACK = (*PLAIN, *UNIFORM4_EF)
 KINDS = {EPOCHS_FILE: "epoch", STEPS_FILE: "step", DECISIONS_FILE: "decision"}
 
@@ -60,30 +72,27 @@ def loaded(folder: Path) -> tuple[Run, list[str]]:
     return run, checkpoint.load(run, folder, HASH)
 
 
+def fallen_back(folder: Path) -> tuple[Run, str]:
+    """A run that goes on from the checkpoint before the newest, and the line that says why."""
+    run, (note,) = loaded(folder)
+    assert run.progress.step == 2
+    assert f"{newest(folder)} is not used (" in note
+    assert "using the one before, step-00000002" in note
+    assert "\n" not in note
+    return run, note
+
+
 def newest(folder: Path) -> Path:
     return max((folder / checkpoint.FOLDER).glob("step-*"))
 
 
-@pytest.mark.parametrize(
-    ("file", "how"),
-    [("shared.pt", "truncated"), ("worker-1.pt", "missing"), ("manifest.json", "other bytes")],
-)
-def test_a_broken_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
-    folder: Path, file: str, how: str
-) -> None:
-    path = newest(folder) / file
-    whole = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif how == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(b"\0" * len(whole))
-    run, (note,) = loaded(folder)
-    assert run.progress.step == 2
-    assert str(newest(folder)) in note
-    assert "using the one before" in note
-    assert "\n" not in note
+def test_a_broken_newest_checkpoint_falls_back_to_the_one_before_and_says_so(folder: Path) -> None:
+    path = newest(folder) / "shared.pt"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "is not used (shared.pt " in fallen_back(folder)[1]
+    path.with_name("worker-1.pt").unlink()
+    path.unlink()
+    assert "is not used (" in fallen_back(folder)[1]
 
 
 def test_a_half_written_checkpoint_is_not_looked_at_and_is_removed_later(folder: Path) -> None:
@@ -93,9 +102,6 @@ def test_a_half_written_checkpoint_is_not_looked_at_and_is_removed_later(folder:
     assert (notes, run.progress.step) == ([], 2)
     checkpoint.save(run, folder, HASH)
     assert entries(folder) == ["step-00000002"]
-
-
-# -- damage --------------------------------------------------------------------------------------
 
 
 def entries(folder: Path) -> list[str]:
@@ -115,7 +121,6 @@ def record(folder: Path) -> dict[str, bytes]:
 
 
 NOTE = b'{"kind": "note", "text": "continuing"}\n'
-IN_CHECKPOINT = ("shared.pt", "worker-0.pt", "worker-1.pt", "manifest.json", *RECORD_FILES)
 
 
 @pytest.mark.parametrize(
@@ -195,18 +200,15 @@ def test_a_record_that_is_damaged_in_the_checkpoint_too_falls_back(folder: Path)
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"[]", b"", b"\xff\xfe{}", b"[" * 100_000, b"{}"),
+        *(b"[]", b"", b"\xff\xfe{}", b"[" * 100_000, b"{}", b"\0" * 500),
         b'{"world_size": 2, "config_hash": "a config", "sizes": {}}',  # as older versions wrote it
         b'{"step": 3, "files": {}, "sha256": "0"}',
     ],
 )
 def test_a_malformed_manifest_is_one_line(folder: Path, content: bytes) -> None:
     (newest(folder) / "manifest.json").write_bytes(content)
-    run, (note,) = loaded(folder)
-    assert "step-00000003 is not used (manifest.json " in note
-    assert "using the one before, step-00000002" in note
-    assert "\n" not in note
-    assert run.progress.step == 2
+    run, note = fallen_back(folder)
+    assert "is not used (manifest.json " in note
     assert last_checkpoint(folder) == 2
     checkpoint.save(play_on(run), folder, HASH)
     assert entries(folder) == ["step-00000002", "step-00000003"]
@@ -234,7 +236,7 @@ def test_the_last_two_are_kept_and_the_checksums_are_of_what_lies_on_the_disk(fo
         for path in newest(folder).iterdir()
         if path.name != "manifest.json"
     }
-    assert set(manifest["files"]) == set(IN_CHECKPOINT) - {"manifest.json"}
+    assert set(manifest["files"]) == {"shared.pt", "worker-0.pt", "worker-1.pt", *RECORD_FILES}
 
 
 FOREIGN = {
@@ -288,33 +290,36 @@ def test_a_renamed_copy_of_a_checkpoint_does_not_count(folder: Path) -> None:
     assert entries(folder) == ["step-00000003", "step-00000004", "step-99999999"]
 
 
+def loaded_by_ranks(folders: list[Path]) -> tuple[int, list[str]]:
+    """A job of a rank: the step at which it goes on from its own folder, and what it notes."""
+    local = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(dist.get_rank()))
+        run = build(tiny(*FED_BACK, *local))
+        notes = checkpoint.load(run, folders[dist.get_rank()], HASH)
+    return run.progress.step, notes
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_damage_that_one_rank_alone_sees_takes_all_ranks_to_the_one_before(
-    folder: Path, rank: int, monkeypatch: pytest.MonkeyPatch
+    two_workers: Ranks, folder: Path, tmp_path: Path, rank: int
 ) -> None:
-    """``rank`` is this one; the other rank sees other folders, and answers what this test lets it."""
-    seen = [["step-00000003", "step-00000002"], []]
-    heard: list[str] = []
+    folders = [folder, Path(shutil.copytree(folder, tmp_path / "other"))]
+    (newest(folders[rank]) / f"worker-{rank}.pt").write_bytes(b"damaged")
+    for step, (note,) in two_workers(loaded_by_ranks, folders):
+        assert step == 2
+        why = f"worker-{rank}.pt is missing or truncated (rank {rank})"
+        assert f"step-00000003 is not used ({why}); using the one before" in note
 
-    def texts(world: World, text: str) -> list[str]:
-        heard.append(text)
-        if len(heard) == 1:  # what there is: rank 0 decides
-            return [json.dumps(seen), json.dumps([["step-00000002"], ["odd"]])][:: 1 - 2 * rank]
-        if rank:
-            return ["", text]
-        return [text, "worker-1.pt is damaged" if len(heard) == 2 else ""]
 
-    monkeypatch.setattr(checkpoint, "_texts", texts)
-    run, notes = loaded(folder)
-    if rank == 0:
-        (note,) = notes
-        assert "step-00000003 is not used (worker-1.pt is damaged (rank 1)); using" in note
-        assert heard[1:] == ["", ""]
-        assert run.progress.step == 2
-    else:
-        assert notes == [f"{folder / checkpoint.FOLDER}: ignored odd (not a checkpoint of a run)"]
-        assert heard[1:] == [""]
-        assert run.progress.step == 2
+def test_rank_0_says_which_checkpoints_there_are(
+    two_workers: Ranks, folder: Path, tmp_path: Path
+) -> None:
+    folders = [folder, Path(shutil.copytree(folder, tmp_path / "other"))]
+    newest(folder).rename(folder / checkpoint.FOLDER / "odd")
+    said = f"{checkpoint.FOLDER}: ignored odd (not a checkpoint of a run)"
+    for (step, (note,)), own in zip(two_workers(loaded_by_ranks, folders), folders, strict=True):
+        assert (step, note) == (2, f"{own}/{said}")
 
 
 def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
@@ -334,15 +339,14 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
         hashlib.sha256(path.read_bytes()).hexdigest(),
     ]
     manifest.write_bytes(sealed(told))
-    run, (note,) = loaded(folder)
-    assert f"{newest(folder)} is not used (shared.pt is not loaded: " in note
+    _, note = fallen_back(folder)
+    assert "(shared.pt is not loaded: " in note
     assert "could run code" in note
     assert "weights_only" not in note
-    assert run.progress.step == 2
     assert not mark.exists()
 
 
-# -- another world -------------------------------------------------------------------------------
+# Another world.
 
 
 def residuals(run: Run) -> list[list[torch.Tensor]]:
@@ -373,9 +377,6 @@ def test_what_has_no_mean_belongs_to_one_number_of_workers(name: str, tmp_path: 
     old = built(*shards)
     play(old, until=2)
     checkpoint.save(old, tmp_path, HASH)
-    again = built(*shards)
-    checkpoint.load(again, tmp_path, HASH)
-    assert_same_state(again, old)
     with pytest.raises(
         UserError, match=r"^train\.reshard: .* saved by 2 workers, each of which keeps"
     ) as caught:
@@ -408,27 +409,13 @@ def test_another_world_goes_on_at_the_same_image_of_the_epoch(
     ("overrides", "config", "message"),
     [
         (FED_BACK, "another", r"paths\.runs: .*written by another config \(hash a con"),
-        (
-            (*FED_BACK, "launch.workers=4"),
-            None,
-            r"train\.reshard: .* saved by 2 workers, this run has 4",
-        ),
-        (SETTINGS["dense"], HASH, r"train\.resume_from: .* is of another model"),
-        ((*UNIFORM4_EF, "model.width=8"), HASH, r"train\.resume_from: .* is of another model"),
-        (
-            (*FED_BACK, "optimizer=adam"),
-            HASH,
-            r"train\.resume_from: .* is of another model, optimizer",
-        ),
+        ((*FED_BACK, "launch.workers=4"), None, r"train\.reshard: .* saved by 2 workers, this run has 4"),
+        (SETTINGS["dense"], HASH, OF_ANOTHER),
+        ((*UNIFORM4_EF, "model.width=8"), HASH, OF_ANOTHER),
+        ((*FED_BACK, "optimizer=adam"), HASH, f"{OF_ANOTHER}, optimizer"),
     ],
-    ids=[
-        "another config",
-        "another number of workers",
-        "another wrap list",
-        "another model",
-        "adam",
-    ],
-)
+    ids=["another config", "another number of workers", "another wrap list", "another model", "adam"],
+)  # fmt: skip
 def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
     folder: Path, overrides: tuple[str, ...], config: str | None, message: str
 ) -> None:

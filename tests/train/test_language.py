@@ -11,11 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny_run import (
-    SETTINGS,
     STEPS_PER_EPOCH,
     TEXT,
     UNIFORM4_EF,
-    assert_continues,
     built,
     play,
 )
@@ -32,25 +30,6 @@ NO_DROPOUT = "model.dropout=0"
 
 def carried_by(run: Run, worker: int) -> list[tuple[torch.Tensor, ...]]:
     return run.progress.carried[worker]
-
-
-@pytest.mark.parametrize(
-    ("name", "stop_after"),
-    [
-        ("error feedback", STEPS_PER_EPOCH - 1),
-        ("error feedback", STEPS_PER_EPOCH),
-        ("topk", STEPS_PER_EPOCH + 2),
-    ],
-)
-def test_a_stopped_run_continues_as_if_it_had_not_stopped(
-    name: str, stop_after: int, tmp_path: Path
-) -> None:
-    overrides = (*TEXT, *SETTINGS[name])
-    whole = built(*overrides)
-    assert whole.steps_per_epoch == STEPS_PER_EPOCH
-    told = play(whole)
-    assert told.finished
-    assert_continues(overrides, stop_after, tmp_path, whole, told)
 
 
 def test_each_step_begins_where_the_one_before_has_ended() -> None:

@@ -144,12 +144,6 @@ def stopping(run: Run, at: int) -> Callable[[Mapping[str, Any]], None]:
     return on_step
 
 
-def test_half_is_bf16_on_a_cpu() -> None:
-    run = built(*PLAIN, *UNIFORM4_EF, "train.precision=half")
-    assert run.settings.precision == "bf16"
-    assert play(run).losses == play(built(*PLAIN, *UNIFORM4_EF, "train.precision=bf16")).losses
-
-
 def test_what_fp16_cannot_train_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"^train\.precision: fp16 leaves out a step whose gradient ov"

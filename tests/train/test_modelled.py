@@ -21,12 +21,9 @@ from dgc_repro.train.run import Run
 from dgc_repro.train.step import seconds_of
 
 SIGNALS = 8 * 5  # float64: loss, correct answers, count, not finite, stop
-NETWORK = (
-    *PLAIN,
-    "network.rate=8mbit",
-    "network.latency=10us",
-    "network.efficiency=1",
-)  # 1 us a byte
+NETWORK = (*PLAIN, "network.rate=8mbit", "network.latency=10us", "network.efficiency=1")
+"""1 us a byte."""
+DENSE = ("compressor=dense", "wrap=[]")
 MS = "time/modelled_communicate_ms"
 TOTAL = "time/modelled_communicate_seconds"
 SECONDS = "time/modelled_seconds"
@@ -37,7 +34,7 @@ def values_of(run: Run) -> int:
 
 
 def test_a_dense_step_costs_one_ring_and_the_signals() -> None:
-    run = built("compressor=dense", "wrap=[]", *NETWORK)
+    run = built(*DENSE, *NETWORK)
     records = play(run).records
     expected_us = 2 * (10 + 4 * values_of(run) / 2) + 2 * (10 + SIGNALS / 2)
     for record in records:
@@ -80,7 +77,7 @@ TOPK10 = ("compressor=topk", "compressor.factor=10")
 @pytest.mark.parametrize(
     ("settings", "collective", "figure"),
     [
-        (("compressor=dense", "wrap=[]"), "allreduce", figure_1a),
+        (DENSE, "allreduce", figure_1a),
         ((*TOPK10, "wrap=[error_feedback]"), "allgather", figure_3),
     ],
 )
@@ -97,30 +94,25 @@ def test_a_run_and_gravacs_modelled_figures_send_one_collective_a_step(
 
 
 def test_a_schedule_is_followed() -> None:
-    run = built(
-        "compressor=dense",
-        "wrap=[]",
-        *NETWORK,
-        f"network.schedule=[{{step:{STEPS_PER_EPOCH},rate:800kbit}}]",
-    )
+    schedule = f"network.schedule=[{{step:{STEPS_PER_EPOCH},rate:800kbit}}]"
+    run = built(*DENSE, *NETWORK, schedule)
     first, second = (record[MS] for record in play(run).records)
     latency_ms = 4 * 10e-3
     assert second - latency_ms == pytest.approx(10 * (first - latency_ms))
 
 
 def test_all_of_a_step_is_modelled_where_its_compute_is_stated_or_else_measured() -> None:
-    given = ("compressor=dense", "wrap=[]")
     stated = ("train.step_time=modelled", "train.compute_ms=7")
-    for record in play(built(*given, *NETWORK, *stated)).records:
+    for record in play(built(*DENSE, *NETWORK, *stated)).records:
         assert record[SECONDS] == pytest.approx(record["step"] * 7e-3 + record[TOTAL])
-    record = play(built(*given, *NETWORK)).records[-1]
+    record = play(built(*DENSE, *NETWORK)).records[-1]
     assert record[TOTAL] < record[SECONDS] < record[TOTAL] + record["time/train_seconds"]
-    without = play(built(*given, *PLAIN)).records[-1]
+    without = play(built(*DENSE, *PLAIN)).records[-1]
     assert not [key for key in without if "modelled" in key]
 
 
 def test_a_run_that_stands_for_a_longer_one_pays_for_it() -> None:
-    given = ("compressor=dense", "wrap=[]", *NETWORK)
+    given = (*DENSE, *NETWORK)
     plain = play(built(*given)).records[0]
     scaled = play(built(*given, "network.message_scale=3", "network.as_workers=4")).records[0]
     run = built(*given)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from tiny_run import PLAIN, STEPS_PER_EPOCH, TEXT, built, play
+from tiny_run import PLAIN, STEPS_PER_EPOCH, TEXT, Story, built, play, without_times
 
 from dgc_repro.policy.interface import EpochReport, Policy, State
 from dgc_repro.train.evaluate import evaluate
+from dgc_repro.train.run import Run
 from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step, Triangular
 
 
@@ -49,18 +50,22 @@ def test_a_warm_up_rises_linearly_from_zero_and_then_leaves_the_schedule_alone(
         assert warmed.factor(epoch, 10) == plain.factor(epoch, 10)
 
 
-def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
-    run = built(*PLAIN, "schedule=cosine", "schedule.warmup_epochs=1")
-    rates = []
+def played(*overrides: str) -> tuple[Run, Story, list[float]]:
+    """A run, its story, and the learning rate of each step over that of the config."""
+    run, rates = built(*PLAIN, *overrides), []
     step = run.optimizer.step
     run.optimizer.step = lambda: rates.append(run.optimizer.param_groups[0]["lr"]) or step()
     told = play(run)
     base = 0.1 * 32 / 128  # two workers' batches of 16, lr for 128 images
-    epochs = [number / STEPS_PER_EPOCH for number in range(2 * STEPS_PER_EPOCH)]
-    cosine = [0.5 * (1 + math.cos(math.pi * epoch / 2)) for epoch in epochs]
-    expected = [base * min(1, e) * c for e, c in zip(epochs, cosine, strict=True)]
-    assert rates == pytest.approx(expected)
     assert told.records[-1]["lr"] == rates[-1]
+    return run, told, [rate / base for rate in rates]
+
+
+def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
+    _, _, rates = played("schedule=cosine", "schedule.warmup_epochs=1")
+    epochs = [number / STEPS_PER_EPOCH for number in range(2 * STEPS_PER_EPOCH)]
+    expected = [min(1, e) * 0.5 * (1 + math.cos(math.pi * e / 2)) for e in epochs]
+    assert rates == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("milestone", [1.0, 1.5])
@@ -86,36 +91,25 @@ def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
 def test_a_share_of_the_steps_runs_through_the_whole_schedule(share: float, steps: int) -> None:
     """train.steps_share: 8 steps, of which round(8 share) are trained; the cosine and its warm-up end with
     them, and the last epoch is cut short and evaluated."""
-    run = built(
-        *PLAIN, "schedule=cosine", "schedule.warmup_epochs=0.5", f"train.steps_share={share}"
-    )
-    rates = []
-    step = run.optimizer.step
-    run.optimizer.step = lambda: rates.append(run.optimizer.param_groups[0]["lr"]) or step()
-    told = play(run)
-    base, done = (
-        0.1 * 32 / 128,
-        [number / steps for number in range(steps)],
-    )  # of the whole schedule
-    expected = [base * min(1, 4 * e) * 0.5 * (1 + math.cos(math.pi * e)) for e in done]
+    given = ("schedule=cosine", "schedule.warmup_epochs=0.5", f"train.steps_share={share}")
+    run, told, rates = played(*given)
+    done = [number / steps for number in range(steps)]  # of the whole schedule
+    expected = [min(1, 4 * e) * 0.5 * (1 + math.cos(math.pi * e)) for e in done]
     assert rates == pytest.approx(expected)
     assert told.records[-1]["step"] == steps
     assert [record["epoch"] for record in told.records] == [1, 2][: math.ceil(steps / 4)]
-    assert run.num_epochs == math.ceil(steps / 4)
-    assert [("fit/loss" in record) for record in told.records] == [False, True][
-        -len(told.records) :
-    ]
+    assert run.num_epochs == len(told.records)
+    assert ["fit/loss" in record for record in told.records[:-1]] == [False] * (run.num_epochs - 1)
+    assert "fit/loss" in told.records[-1]
 
 
 def test_a_shortened_run_learns_from_the_first_batches_of_a_whole_one() -> None:
     """With a constant rate it is a whole run that was stopped, bit for bit."""
-    whole, short = (
-        built(*PLAIN, "schedule=constant", f"train.steps_share={share}") for share in (1.0, 0.5)
+    first, second = (
+        without_times(play(built(*PLAIN, "schedule=constant", f"train.steps_share={s}")).records[0])
+        for s in (1.0, 0.5)
     )
-    first, second = play(whole), play(short)
-    assert {
-        k: v for k, v in second.records[0].items() if k in first.records[0] and "time" not in k
-    } == {k: v for k, v in first.records[0].items() if "time" not in k}
+    assert {key: second[key] for key in first} == first
 
 
 def test_the_last_record_has_the_loss_on_training_data() -> None:

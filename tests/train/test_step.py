@@ -1,12 +1,19 @@
-"""Variations of the step and of evaluation: accumulation, precision, memory format, compile."""
+"""Variations of the step and of evaluation: accumulation, precision, memory format, compile, smoothed labels,
+a trace of some steps, a gradient that is not finite."""
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_run import (
     PLAIN,
     SETTINGS,
@@ -14,14 +21,17 @@ from tiny_run import (
     assert_same_state,
     built,
     play,
+    state_of,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dgc_repro.exchange.clock import SPANS
 from dgc_repro.train import step
 from dgc_repro.train.evaluate import evaluate
-from dgc_repro.train.loop import steps_left
+from dgc_repro.train.loop import steps_left, train
+from dgc_repro.train.profile import SKIPPED_STEPS, TRACED_STEPS, profiled
 from dgc_repro.train.run import Run
-from dgc_repro.train.step import train_step
+from dgc_repro.train.step import forward_backward, train_step
 
 FLOAT32_EPS = 2.0**-24
 
@@ -90,15 +100,6 @@ def test_sam_casts_the_weights_that_it_has_moved() -> None:
     assert casts_of_a_step("optimizer=sam")[1] == 2 * 4
 
 
-def test_channels_last_gives_the_same_losses_but_for_rounding() -> None:
-    # At a low rate, because training itself makes any difference grow.
-    slow = ("optimizer.lr=0.001", "train.epochs=1", "model.width=8")
-    last = play(built("train.channels_last=true", *slow))
-    first = play(built("train.channels_last=false", *slow))
-    # Convolutions sum up to 9 x 32 products in another order: 288 eps a layer, 18 layers.
-    assert last.losses == pytest.approx(first.losses, rel=18 * 288 * FLOAT32_EPS)
-
-
 @pytest.mark.parametrize(("width", "channels_last"), [(4, False), (8, True)])
 def test_narrow_models_avoid_the_kernel_that_corrupts_memory(
     width: int, channels_last: bool
@@ -162,3 +163,81 @@ def test_a_compiled_model_trains_alike_and_keeps_its_parameters_names() -> None:
     assert list(compiled.module.state_dict()) == list(eager.module.state_dict())
     # Fused kernels sum 192 products in another order.
     assert one.losses == pytest.approx(two.losses, rel=300 * FLOAT32_EPS)
+
+
+# Label smoothing.
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_a_share_of_the_target_is_spread_over_all_classes_but_not_in_evaluation(
+    share: float,
+) -> None:
+    """Szegedy et al., section 7: q(k) = (1 - share) [k = y] + share / K."""
+    run = built(*PLAIN, f"train.label_smoothing={share}")
+    batch = next(iter(steps_left(run)))[0]
+    ((inputs, targets),) = list(batch.micro_batches)
+    logits = run.module(inputs)
+    wanted = torch.full(logits.shape, share / logits.shape[1], dtype=torch.float64)
+    wanted[torch.arange(len(targets)), targets] += 1 - share
+    per_image = -(wanted * logits.double().log_softmax(1)).sum(1)
+    (gradient,) = torch.autograd.grad(per_image.mean(), run.module.head.weight)
+
+    again = next(iter(steps_left(run)))[0]
+    run.module.zero_grad()
+    loss, _, _ = forward_backward(run, 0, again)
+    assert loss == pytest.approx(per_image.sum().item(), rel=1e-5)
+    torch.testing.assert_close(run.module.head.weight.grad, gradient, rtol=1e-4, atol=1e-6)
+
+    part, losses = run.splits.test, 0.0
+    run.module.eval()
+    for images, labels in run.task.evaluation_batches(part, [0], 1):
+        losses += F.cross_entropy(run.module(images).double(), labels, reduction="sum").item()
+    assert evaluate(run, part).mean_loss == pytest.approx(losses / len(part), rel=1e-5)
+
+
+# A trace of a few steps, with the spans of the clock.
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_a_trace_has_the_steps_and_the_spans_and_changes_no_number(
+    tmp_path: Path, epochs: int
+) -> None:
+    given = (*PLAIN, *UNIFORM4_EF, f"train.epochs={epochs}")
+    run, losses = built(*given, "train.profile=true"), []
+    with profiled(run, tmp_path) as after_step:
+
+        def on_step(metrics: Mapping[str, Any]) -> None:
+            losses.append(float(metrics["train/loss"]))
+            after_step()
+
+        train(run, on_step, lambda epoch: None, lambda: None)
+    assert losses == play(built(*given)).losses
+    text = gzip.decompress((tmp_path / "trace-0.json.gz").read_bytes())
+    names = {event.get("name", "") for event in json.loads(text)["traceEvents"]}
+    steps = {name for name in names if name.startswith("ProfilerStep")}
+    enough = len(losses) >= SKIPPED_STEPS + TRACED_STEPS
+    assert len(steps) == (TRACED_STEPS if enough else len(losses) - 1)
+    assert {"compute", "compress", "decompress"} <= names & set(SPANS)
+    assert "aten::" in (tmp_path / "profile-0.txt").read_text()
+
+
+# A gradient that is not finite. Real processes: test_worlds.py.
+
+
+@pytest.mark.parametrize("first", ["cuda", "cpu"])
+def test_skip_leaves_the_step_out_and_touches_no_residual(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``first``: where payloads are sent before the signals are read."""
+    monkeypatch.setattr("dgc_repro.exchange.junction.SEND_FIRST", {first})
+    poison = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
+    run = built("~model", poison, *UNIFORM4_EF, "train.on_nonfinite=skip")
+    play(run, until=2)
+    before = state_of(run)
+    assert any(bool(tensor.any()) for tensor in before["compressor"])
+    play(run, until=3)
+    assert run.progress.step == 3
+    assert run.progress.tally.skipped_steps == 1
+    after = state_of(run)
+    for name in ("model", "optimizer", "compressor"):
+        assert all(map(torch.equal, before[name], after[name])), name

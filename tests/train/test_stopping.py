@@ -72,11 +72,8 @@ def test_another_run_goes_on_where_the_target_has_cut_an_epoch_short(tmp_path: P
 
 def test_looking_for_the_target_within_an_epoch_changes_no_number() -> None:
     for given in (PLAIN, TEXT):
-        far = (
-            ("stopping.target=1", "stopping.metric=perplexity")
-            if given == TEXT
-            else ("stopping.target=100",)
-        )
+        metric, target = ("perplexity", 1) if given == TEXT else ("accuracy", 100)
+        far = (f"stopping.metric={metric}", f"stopping.target={target}")
         plain = play(built(*given, *far))
         looked = play(built(*given, *far, "stopping.every_steps=1"))
         assert looked.losses == plain.losses
@@ -127,9 +124,6 @@ def test_a_training_cross_entropy_is_that_of_the_whole_split_without_augmentatio
     assert run.progress.reached["step"] == run.progress.step
     assert record["train/cross_entropy"] == evaluate(run, run.splits.train).mean_loss <= 2.2
     assert "train/cross_entropy" not in play(built(*EASY)).records[0]
-
-
-# -- top-5 ----------------------------------------------------------------------------------------
 
 
 def test_top5_counts_answers_among_the_five_likeliest() -> None:

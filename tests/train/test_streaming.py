@@ -9,13 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_local_steps import DENSE, RESNET, SAME_DATA, nesterov, sgd
-from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built, play
-from torch import Tensor, nn
+from test_local_steps import (
+    DENSE,
+    SAME_DATA,
+    assert_near,
+    assert_same_but_for_workers,
+    local_step,
+    nesterov,
+    overflowing,
+    sgd,
+)
+from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, built, play, state_of
+from torch import Tensor
 
 from dgc_repro.model.gpt import GPT
 from dgc_repro.model.resnet18 import ResNet18
-from dgc_repro.nests import tensors_of
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
@@ -40,13 +48,8 @@ def algorithm_2(run: Run, delay: int, mixing: float) -> dict[int, list[Tensor]]:
     for t in range(1, STEPS + 1):
         epoch, done = divmod(t - 1, STEPS_PER_EPOCH)
         for worker in range(2):
-            ((inputs, targets),) = next(run.task.batches(epoch, 2, worker, done)).micro_batches
-            for p, w in zip(module.parameters(), own[worker], strict=True):
-                p.data.copy_(w)
-            loss = nn.functional.cross_entropy(module(inputs.double()), targets)
-            gradients = torch.autograd.grad(loss, list(module.parameters()))
-            moves = zip(inner[worker], own[worker], gradients, strict=True)
-            own[worker] = [step(w, g) for step, w, g in moves]
+            batch = next(run.task.batches(epoch, 2, worker, done))
+            own[worker] = local_step(module, own[worker], batch, inner[worker])
         if t % GAP == 0:
             p = (t // GAP - 1) % 2
             delta = [theta[i] - (own[0][i] + own[1][i]) / 2 for i in BODY_AND_HEAD[p]]
@@ -74,9 +77,7 @@ def test_the_shared_weights_are_those_of_algorithm_2(delay: int, mixing: float) 
     for step, theta in expected.items():
         play(run, until=step)
         assert run.progress.step == step
-        for now, then, old in zip(run.module.parameters(), theta, before, strict=True):
-            scale = float((then - old).abs().max())
-            torch.testing.assert_close(now.detach().double(), then, rtol=0, atol=1e-4 * scale)
+        assert_near(run, theta, before)
 
 
 def test_each_exchange_sends_one_fragment() -> None:
@@ -152,36 +153,14 @@ def test_fragments_have_every_so_many_th_layer() -> None:
     assert list(layers(resnet)) == ["conv1", "bn1", *blocks, "fc"]
 
 
-@pytest.mark.parametrize(
-    ("more", "stop_after"),
-    [
-        ((*PLAIN, "optimizer=adam", *EIGHT_STEPS), 5),
-        ((*PLAIN, "optimizer=muon", "train.mixing=0.5", *EIGHT_STEPS), 8),
-        (RESNET, 3),
-        (TEXT, 3),
-        ((*RESNET, "model.low_rank.from_epoch=1"), 4),
-    ],
-    ids=["adam", "muon", "batch norm", "carried state", "low rank"],
-)
-def test_a_stopped_run_continues_bit_for_bit(
-    more: tuple[str, ...], stop_after: int, tmp_path: Path
-) -> None:
-    fragments = ("train.local_steps=4", "train.fragments=2", "train.delay_steps=1")
-    given = (*more, "compressor=topk", *fragments)
-    whole = built(*given)
-    assert_continues(given, stop_after, tmp_path, whole, play(whole))
-    assert isinstance(whole.local, Streaming)
-    assert not whole.local.under_way
-    one, two = (whole.local.state_dict(worker) for worker in range(2))
-    assert not all(map(torch.equal, one, two))
-
-
 def test_other_workers_go_on_from_the_mean_and_a_plain_run_from_the_shared_weights(
     tmp_path: Path,
 ) -> None:
     first = built(*PLAIN, *UNIFORM4_EF, *STREAM)
     play(first, folder=tmp_path)
     assert isinstance(first.local, Streaming)
+    assert not first.local.under_way
+    assert not all(map(torch.equal, *map(first.local.state_dict, range(2)))), "own weights"
     wide = built(
         *(*PLAIN, *UNIFORM4_EF, *STREAM, "launch.workers=4", "train.batch_size=4"),
         *("train.reshard=mean", "train.epochs=3"),
@@ -206,26 +185,11 @@ def test_other_workers_go_on_from_the_mean_and_a_plain_run_from_the_shared_weigh
 def test_a_fragment_that_is_not_finite_drops_the_weights_of_all_workers() -> None:
     run = built(*PLAIN, *UNIFORM4_EF, *STREAM, "train.delay_steps=1", "train.on_nonfinite=skip")
     play(run, until=3)
-
-    def shared() -> list[Tensor]:
-        own = [
-            [run.exchange.states(i) for i in range(run.world.local)],
-            run.optimizer.state_dict(),
-            run.module.state_dict(),
-        ]
-        return [t.clone() for t in tensors_of(own)]
-
-    before, step = shared(), run.local.step
-
-    def overflows(worker: int, learning_rate: float) -> None:
-        step(worker, learning_rate)
-        if worker == 1 and run.progress.step == 3:
-            run.module.head.weight.data.fill_(math.inf)
-
-    run.local.step = overflows  # type: ignore[method-assign]
+    before = state_of(run)
+    overflowing(run, 3, run.module.head.weight)
     play(run, until=5)
     assert run.progress.step == 5
-    assert all(map(torch.equal, before, shared()))
+    assert_same_but_for_workers(before, run)
     assert not any(run.local.state_dict(worker) for worker in range(2))
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2
@@ -237,14 +201,7 @@ def test_a_fragment_that_is_not_finite_drops_the_weights_of_all_workers() -> Non
 def test_a_fragment_dropped_at_the_end_of_an_epoch_is_not_awaited_in_the_next() -> None:
     """The round that ends after the next step has sent nothing."""
     run = built(*PLAIN, *UNIFORM4_EF, *STREAM, "train.delay_steps=1", "train.on_nonfinite=skip")
-    step = run.local.step
-
-    def overflows(worker: int, learning_rate: float) -> None:
-        step(worker, learning_rate)
-        if worker == 1 and run.progress.step == STEPS_PER_EPOCH - 1:
-            run.module.head.weight.data.fill_(math.inf)
-
-    run.local.step = overflows  # type: ignore[method-assign]
+    overflowing(run, STEPS_PER_EPOCH - 1, run.module.head.weight)
     play(run, until=STEPS_PER_EPOCH)
     assert run.progress.tally.skipped_steps == 1
     play(run, until=STEPS_PER_EPOCH + 1)

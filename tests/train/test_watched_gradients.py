@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import torch.distributed as dist
 from processes import World
 from tiny_run import PLAIN, SETTINGS, STEPS_PER_EPOCH, built, play, tiny
 
+from dgc_repro import Accordion, AdaQS, EpochReport
 from dgc_repro.exchange.sketch import BUCKETS
 from dgc_repro.exchange.steps import Steps, square
 from dgc_repro.launch.build import build_run
-from dgc_repro.policy.accordion import Accordion
-from dgc_repro.policy.adaqs import AdaQS
-from dgc_repro.policy.interface import EpochReport, State, StepReport
+from dgc_repro.policy.interface import State, StepReport
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import end_epoch, steps_left
 from dgc_repro.train.run import Run
@@ -28,70 +26,52 @@ OWN = (*SETTINGS["accordion by own gradients"], *PLAIN)
 ADAQS = ("compressor=uniform", "policy=adaqs", "policy.values=[8,4,2]", "wrap=[error_feedback]")
 
 
-def listening(run: Run) -> list[dict[str, float]]:
-    """Where the policy will be told of gradients at the end of each epoch."""
+def listening(patch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """Where Accordion will be told of gradients at the end of each epoch."""
     told: list[dict[str, float]] = []
+    observe = Accordion.observe
 
-    class Listening(Accordion):
-        def observe(self, state: State, report: EpochReport) -> State:
-            told.append(dict(report.gradient_norms))
-            return super().observe(state, report)
+    def listens(self: Accordion, state: State, report: EpochReport) -> State:
+        told.append(dict(report.gradient_norms))
+        return observe(self, state, report)
 
-    assert isinstance(run.policy, Accordion)
-    run.policy = Listening(**{f.name: getattr(run.policy, f.name) for f in fields(run.policy)})
+    patch.setattr(Accordion, "observe", listens)
     return told
 
 
-def norms_of(run: Run, until: int | None = None) -> list[dict[str, float]]:
-    """What a run tells its policy of gradients, to its end or to the end of step ``until``."""
-    told = listening(run)
-    play(run, until=until)
-    return told
-
-
-def resumed_norms(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
-    """A job of a rank: the norms of a run that was stopped in an epoch, and of one that was not."""
+def resumed(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
+    """A job of a rank: the norms that Accordion was told and the policy's last state, of a run that was not
+    stopped in an epoch, and of one that was."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", str(dist.get_rank()))
-        whole = norms_of(build_run(config, torch.device("cpu")))
-        first = build_run(config, torch.device("cpu"))
-        before = norms_of(first, until=stop_after)
-        checkpoint.save(first, folder, "a config")
-        second = build_run(config, torch.device("cpu"))
-        checkpoint.load(second, folder, "a config")
-        return whole, before + norms_of(second)
-
-
-@pytest.mark.parametrize("stop_after", [STEPS_PER_EPOCH + 2])
-def test_rank_0s_norms_are_told_once_after_a_resume(
-    stop_after: int, two_workers: World, tmp_path: Path
-) -> None:
-    """A checkpoint has one set of sums, which all ranks load: only rank 0's may count."""
-    told = two_workers(resumed_norms, tiny(*OWN, *LOCAL), tmp_path, stop_after)
-    for whole, resumed in told:
-        assert whole == resumed == told[0][0]
-        assert all(norm > 0 for norms in whole for norm in norms.values())
-
-
-def resumed_state(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
-    """A job of a rank: the policy's state after a run that was stopped, and after one that was not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RANK", str(dist.get_rank()))
+        told = listening(patch)
         whole, first, second = (build_run(config, torch.device("cpu")) for _ in range(3))
         play(whole)
+        num_told = len(told)
         play(first, until=stop_after)
         checkpoint.save(first, folder, "a config")
         checkpoint.load(second, folder, "a config")
         play(second)
-        return whole.progress.policy, second.progress.policy
+        return [
+            (told[:num_told], whole.progress.policy),
+            (told[num_told:], second.progress.policy),
+        ]
 
 
-def test_squares_of_all_workers_outlive_a_resume(two_workers: World, tmp_path: Path) -> None:
-    """The last step's are reported after it: a checkpoint has them once, for all ranks."""
-    told = two_workers(resumed_state, tiny(*ADAQS, *PLAIN, *LOCAL), tmp_path, STEPS_PER_EPOCH + 1)
-    for whole, resumed in told:
-        assert whole == resumed == told[0][0]
-        assert whole["steps"] > 0
+@pytest.mark.parametrize(
+    ("given", "stop_after"), [(OWN, STEPS_PER_EPOCH + 2), ((*ADAQS, *PLAIN), STEPS_PER_EPOCH + 1)]
+)
+def test_what_a_policy_is_told_outlives_a_resume(
+    given: tuple[str, ...], stop_after: int, two_workers: World, tmp_path: Path
+) -> None:
+    """A checkpoint has one set of rank 0's sums and of the last step's squares, which all ranks load: each
+    may count once."""
+    told = two_workers(resumed, tiny(*given, *LOCAL), tmp_path, stop_after)
+    for whole, after in told:
+        assert whole == after == told[0][0]
+        norms, state = whole
+        assert norms if given is OWN else state["steps"] > 0
+        assert all(norm > 0 for of_epoch in norms for norm in of_epoch.values())
 
 
 def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +102,11 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("interval", [1, 2])
-def test_norms_of_an_epoch_are_of_the_sum_of_its_own_gradients(interval: int) -> None:
+def test_norms_of_an_epoch_are_of_the_sum_of_its_own_gradients(
+    interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = built(*SETTINGS["accordion"], *PLAIN, "train.epochs=4", f"policy.interval={interval}")
-    told, expected = listening(run), []
+    told, expected = listening(monkeypatch), []
     for _ in range(4):
         sums = {name: torch.zeros_like(p) for name, p in run.module.named_parameters()}
         for batches in steps_left(run):
@@ -141,6 +123,7 @@ def test_norms_of_an_epoch_are_of_the_sum_of_its_own_gradients(interval: int) ->
 
 def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
     run = built(*SETTINGS["accordion"], *PLAIN)
+    assert set(run.gradient_norms().values()) == {0.0}, "no step yet"
     parameters = list(run.module.parameters())
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
@@ -153,8 +136,3 @@ def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
     run.progress.epoch = 1
     norms = list(run.gradient_norms().values())
     assert norms == pytest.approx([0.0, *(2 * p.numel() ** 0.5 for p in parameters[1:])])
-
-
-def test_an_epoch_without_a_step_has_norms_of_zero() -> None:
-    run = built(*SETTINGS["accordion"], *PLAIN)
-    assert set(run.gradient_norms().values()) == {0.0}

@@ -28,6 +28,10 @@ SKIP = "train.on_nonfinite=skip"
 POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:{},workers:{}}}"
 HALVES = (*PLAIN, "train.batch_size=8", "train.accumulate=2")
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
+FACTORIZED = (
+    *("model=cnn", "model.hidden=32", "model.dropout=0.3", "model.low_rank.from_epoch=1"),
+    "train.epochs=3",
+)
 TWO: dict[str, tuple[str, ...]] = {
     "dense": SETTINGS["dense"],
     "uniform and error feedback": UNIFORM4_EF,
@@ -44,6 +48,11 @@ TWO: dict[str, tuple[str, ...]] = {
         *("train.batch_size=8", "train.accumulate=2"),
     ),
     "text": (*TEXT, *UNIFORM4_EF),
+    **{
+        f"{name}, factorized": (*FACTORIZED, *SETTINGS[name])
+        for name in ("dense", "powersgd", "accordion")
+    },
+    "sam, factorized": (*FACTORIZED, *UNIFORM4_EF, "optimizer=sam", "optimizer.compressed=first"),
     "recipe": (*RECIPE, "train.precision=fp32"),  # each rank fits the whitening
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
@@ -66,6 +75,7 @@ TWO: dict[str, tuple[str, ...]] = {
     ),
 }
 NOT_OVERLAPPED = (
+    *(f"{name}, factorized" for name in ("powersgd", "accordion", "sam")),
     *("stepwise", "powersgd", "randomk", "gravac"),
     *("local steps", "fragments", "local steps of adam, skipping"),
 )

@@ -1,15 +1,14 @@
-"""The recipes for text at a tiny size: windows, compressors and policies, a run that is stopped."""
+"""Recipes for images and text at a tiny size: compressors and policies, windows, a run that is stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from processes import World
-from tiny_run import SETTINGS, assert_continues, built, configured, play, tiny
-from told import told_by, told_here
+from tiny_run import RECIPE, SETTINGS, assert_continues, built, configured, play
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.rules import validate
@@ -47,17 +46,33 @@ def recipe(tmp_path: Path) -> Recipe:
     return overrides
 
 
+IMAGES = (*RECIPE, "train.epochs=1", "dataset.train_size=64")
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["dense", "topk", "powersgd", "dgc", "onebit_adam", "block momentum", "gravac", "shards"],
+    ("kind", "name"),
+    [
+        *product(("gpt", "images"), ("dense", "topk", "powersgd", "dgc", "onebit_adam", "gravac")),
+        *(("gpt", "block momentum"), ("gpt", "shards")),
+        *(("images", "demo"), ("images", "local steps")),
+    ],
 )
-def test_the_gpt_trains_with_compressors_and_policies(name: str, recipe: Recipe) -> None:
-    run = built(*recipe("gpt"), *SETTINGS[name], *FITTING.get(name, ()))
-    assert run.steps_per_epoch == STEPS
+def test_a_recipe_trains_with_compressors_and_policies(
+    kind: str, name: str, recipe: Recipe
+) -> None:
+    if kind == "images":
+        run = built(*IMAGES, *SETTINGS[name])
+    else:
+        run = built(*recipe("gpt"), *SETTINGS[name], *FITTING.get(name, ()))
     told = play(run)
     assert told.finished
-    assert told.records[-1]["train/loss"] < 5  # ln 27 = 3.3 knows nothing
-    assert len(told.losses) == 2 * STEPS
+    assert len(told.losses) == (2 if kind == "images" else 2 * STEPS)
+    assert run.world.ledger.payload_bytes > 0
+    if kind == "gpt":
+        assert told.records[-1]["train/loss"] < 5  # ln 27 = 3.3 knows nothing
+    if name in ("dgc", "demo"):  # a recipe's momentum is set before the compressor's file is read
+        (group, *_) = run.optimizer.param_groups
+        assert (group["momentum"], group["nesterov"]) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -69,21 +84,6 @@ def test_a_stopped_run_of_windows_continues_as_if_it_had_not_stopped(
     overrides = (*recipe("gpt"), *SETTINGS[name])
     whole = built(*overrides)
     assert_continues(overrides, stop_after, tmp_path / "run", whole, play(whole))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt", "char_lstm"])
-@pytest.mark.parametrize("setting", ["dense", "topk"])
-def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
-    name: str, setting: str, recipe: Recipe, two_workers: World, tmp_path: Path
-) -> None:
-    overrides = (*recipe(name), *SETTINGS[setting])
-    local = ("launch=local", "launch.threads=1", "launch.timeout_seconds=60")
-    real = two_workers(told_here, tiny(*overrides, *local), tmp_path / "run")
-    for rank, told in enumerate(real):
-        simulated = told_by(built(*overrides), rank)
-        assert told["losses"] == simulated["losses"]
-        assert told["parameters"] == simulated["parameters"]
 
 
 def read_by(run: Run, worker: int, epoch: int, start: int = 0) -> list[torch.Tensor]:
@@ -134,3 +134,24 @@ def test_what_does_not_fit_the_gpt_is_one_line(overrides: tuple[str, ...], says:
     with pytest.raises(UserError, match=f"^{says}") as caught:
         validate(configured("experiment=recipe/gpt", "scale=recipe/text/small", *sizes, *overrides))
     assert "\n" not in str(caught.value)
+
+
+def test_the_momentum_that_moves_to_the_workers_is_the_recipes() -> None:
+    config = configured("recipe=low", "scale=none", "compressor=dgc")
+    plain = configured("recipe=low", "scale=none")["optimizer"]
+    wrapper = config["wrapper"]["momentum_correction"]
+    assert (wrapper["momentum"], wrapper["nesterov"]) == (plain["momentum"], plain["nesterov"])
+
+
+def test_the_rates_are_those_of_the_summed_loss() -> None:
+    """airbench: k = 1024 (1 + 1 / (1 - momentum)), rate 11.5 / k, weight decay 0.0153 batch / (k rate), for
+    a sum over the batch. A mean over the batch has gradients `batch` times smaller."""
+    for recipe in ("low", "air", "fashion"):
+        config = configured(f"recipe={recipe}", "scale=none")
+        optimizer, batch = config["optimizer"], 4 * config["train"]["batch_size"]
+        k = 1024 * (1 + 1 / (1 - optimizer["momentum"]))
+        rate = 11.5 / k
+        decay = 0.0153 * batch / (k * rate)
+        base = optimizer["lr"] * batch / optimizer["reference_batch"]
+        assert base == pytest.approx(rate * batch, rel=1e-4)
+        assert optimizer["weight_decay"] == pytest.approx(decay / batch, rel=1e-4)
