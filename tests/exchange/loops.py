@@ -51,8 +51,6 @@ from dgc_repro import (
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import momentum_of_matrices
 from dgc_repro.exchange import door, junction, rendezvous
-from dgc_repro.exchange.attached import Attached
-from dgc_repro.exchange.door import attach
 from dgc_repro.exchange.saved import keyed
 from dgc_repro.nests import tensors_of
 

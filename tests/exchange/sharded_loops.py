@@ -37,10 +37,6 @@ from dgc_repro import (
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import worker_momentum
 from dgc_repro.exchange import door, world
-from dgc_repro.exchange.attached import Attached
-from dgc_repro.exchange.door import attach
-from dgc_repro.policy.accordion import Accordion
-from dgc_repro.policy.interface import EpochReport
 
 EF4 = ErrorFeedback(Uniform(4))
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
