@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from everyday import everyday
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -44,7 +43,7 @@ PARAMETERS = {
     name: torch.empty(shape, device="meta")
     for name, shape in {"conv": (64, 3, 7, 7), "bias": (64,), "linear": (1000, 512)}.items()
 }
-LEAVES = {type([*nested(one.compressor)][-1]).__name__: one.compressor for one in SETTINGS}
+LEAVES = {type([*nested(one.compressor)][-1]): one.compressor for one in SETTINGS}
 FED_BACK = [ErrorFeedback(TopK(0.01)), ErrorFeedback(RedSync(0.01)), ErrorFeedback(PowerSGD(2))]
 
 
@@ -113,17 +112,15 @@ def test_a_pretended_tensor_has_an_address_and_torch_is_as_before_afterwards() -
     assert [getattr(owner, name) for owner, name in names] == found
 
 
-@pytest.mark.parametrize(
-    "name", everyday([*LEAVES, *FED_BACK], *FED_BACK, "Uniform", "Natural", "QSGD"), ids=str
-)
-def test_a_list_leaves_no_trace(name: Any) -> None:
+def test_a_list_leaves_no_trace() -> None:
     """No fake tensor stays in a cache, where real steps would find it, and random numbers stay."""
     from dgc_repro.kernel.gpu.launch import Launches
 
     forget()
     before, random = (fakes(), Launches.count, Launches.reads), torch.get_rng_state()
-    assert variants(LEAVES.get(name, name), PARAMETERS)
-    assert Launches.record is None
+    for compressor in (*LEAVES.values(), *FED_BACK):
+        assert variants(compressor, PARAMETERS)
+        assert Launches.record is None
     assert before == (fakes(), Launches.count, Launches.reads)
     assert torch.equal(random, torch.get_rng_state())
 
