@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -65,6 +67,43 @@ def test_a_paper_names_its_table_or_figure() -> None:
 def test_a_name_that_is_taken_says_by_what(name: str, why: str) -> None:
     with pytest.raises(UserError, match=f"^new-paper: {name} {why}; give another name"):
         new_paper([name])
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("conf/paper/mypaper.yaml", "sweeps:", "sweep:", "artifact.mypaper/table1.sweep: no such key; did you mean"),
+        ("conf/paper/mypaper.yaml", "    sweeps:\n      - exp", "    sizes:\n      - exp", "artifact.mypaper/table1: it has no"),
+        ("conf/paper/mypaper.yaml", "artifact: table1, row: topk", "artefact: table1, row: topk", "experiment: mypaper/table1 takes runs"),
+        ("table1.py", "margin=1.0", 'margin="1.0"', "mypaper.table1: margin: a number, got '1.0'"),
+        ("table1.py", "above=10.0", "abov=10.0", "mypaper.table1: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_paper_is_one_line_before_anything_is_trained(
+    file: str, old: str, new: str, says: str, tmp_path: Path
+) -> None:
+    for name, text in files("mypaper", "table1").items():
+        path = tmp_path / "mypaper" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace(old, new) if name == file else text, encoding="utf-8")
+    assert refusal("mypaper/table1", tmp_path).startswith(f"error: {says}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_paper_that_another_one_of_its_name_hides_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gravac" / "conf" / "paper").mkdir(parents=True)
+    assert "rename the folder" in refusal("gravac/table2", tmp_path)
+
+
+def refusal(name: str, folder: Path) -> str:
+    """The one line of a reproduction that is refused."""
+    command = [sys.executable, "-m", "dgc_repro", "reproduce", name]
+    found = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert found.returncode == 2, found.stderr
+    (line,) = found.stderr.splitlines()
+    return line
 
 
 def test_the_page_lists_every_name_of_an_epochs_record() -> None:

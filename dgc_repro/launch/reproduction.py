@@ -116,6 +116,7 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
     name, *given = _with_conf_dirs(arguments) or [""]
     if name not in (known := artifacts()):
         raise UserError(f"reproduce: no artifact {name!r}; {nearest(name, known)}")
+    _refuse_hidden(name.partition("/")[0])
     check_overrides(given)
     own, given = _own_settings(given)
     _refuse_sweeps(given)
@@ -142,17 +143,9 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
 
 
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
-    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``. Raises UserError where
-    the working folder has a paper that another one of the same name hides."""
+    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``."""
     added, others = conf_dirs_apart(arguments)
-    paper = others[0].partition("/")[0] if others else ""
-    own = own_conf_of(paper)
-    here = Path(paper, "conf")
-    if paper and (here / "paper").is_dir() and (own is None or own.resolve() != here.resolve()):
-        raise UserError(
-            f"reproduce: a paper {paper} is installed, and the folder {paper} here has another; rename the "
-            "folder, or leave it to use the installed one"
-        )
+    own = own_conf_of(others[0].partition("/")[0]) if others else None
     add_conf_dirs([*added, *([own] if own else [])])
     return others
 
@@ -218,6 +211,16 @@ def _simulate_on_gpu(configs: Sequence[dict[str, Any]]) -> str:
         f"{few}: one process trains all workers of a run on one GPU (launch=simulated). Their means are "
         "those of real ranks; times of an exchange do not apply. launch.device=cpu trains ranks on CPU cores"
     )
+
+
+def _refuse_hidden(paper: str) -> None:
+    """Raise UserError where the working folder has a paper that another one of the same name hides."""
+    here, own = Path(paper, "conf"), own_conf_of(paper)
+    if (here / "paper").is_dir() and (own is None or own.resolve() != here.resolve()):
+        raise UserError(
+            f"reproduce: a paper {paper} is installed, and the folder {paper} here has another; rename the "
+            "folder, or leave it to use the installed one"
+        )
 
 
 def _refuse_runs_of_others(paper: str, artifact: str, jobs: Sequence[Job]) -> None:

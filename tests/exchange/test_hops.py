@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hops import calls_of_a_step, counted
 
-MOST = 189, 119, 28  # calls, functions, files
+MOST = 189, 119, 29  # calls, functions, files
 
 
 @pytest.mark.timeout(120)

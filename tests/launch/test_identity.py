@@ -114,6 +114,7 @@ def test_every_other_key_changes_the_id() -> None:
         ("wrap=[per_layer,error_feedback]", "dense-wrap_per_layer_error_feedback"),
         ("policy=gravac train.epochs=2 launch.threads=1 paths.runs=a/b", "dense-gravac-epochs2"),
         ("+network.rate='1 gbit' ~sink", "dense-rate1_gbit"),
+        ("compressor._target_=mine.signs.MySigns +compressor.k=3", "MySigns-k3"),
     ],
 )
 def test_the_settings_that_were_given_name_a_run(given: str, name: str) -> None:
