@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from shell import run
 from test_docs import REPOSITORY, blocks, output, transcripts
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.new_paper import files, new_paper
 
 PAGE = REPOSITORY / "docs" / "adding-a-paper.md"
+RUNS = "conf/paper/mypaper.yaml"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 
@@ -72,9 +73,9 @@ def test_a_name_that_is_taken_says_by_what(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        ("conf/paper/mypaper.yaml", "sweeps:", "sweep:", "artifact.mypaper/table1.sweep: no such key; did you mean"),
-        ("conf/paper/mypaper.yaml", "    sweeps:\n      - exp", "    sizes:\n      - exp", "artifact.mypaper/table1: it has no"),
-        ("conf/paper/mypaper.yaml", "artifact: table1, row: topk", "artefact: table1, row: topk", "experiment: mypaper/table1 takes runs"),
+        (RUNS, "sweeps:", "sweep:", "artifact.mypaper/table1.sweep: no such key; did you mean"),
+        (RUNS, "sweeps:\n", "optional_runs:\n", "artifact.mypaper/table1: it has no runs"),
+        (RUNS, "artifact: table1, row: topk", "artefact: table1, row: topk", "experiment: mypaper/table1"),
         ("table1.py", "margin=1.0", 'margin="1.0"', "mypaper.table1: margin: a number, got '1.0'"),
         ("table1.py", "above=10.0", "abov=10.0", "mypaper.table1: "),
     ],
@@ -97,10 +98,7 @@ def test_a_paper_that_another_one_of_its_name_hides_is_refused(tmp_path: Path) -
 
 def refusal(name: str, folder: Path) -> str:
     """The one line of a reproduction that is refused."""
-    command = [sys.executable, "-m", "dgc_repro", "reproduce", name]
-    found = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
+    found = run(sys.executable, "-m", "dgc_repro", "reproduce", name, cwd=folder)
     assert found.returncode == 2, found.stderr
     (line,) = found.stderr.splitlines()
     return line
