@@ -25,7 +25,7 @@ from dgc_repro.bench.tables import Machine
 from dgc_repro.launch.paths import artifacts
 from dgc_repro.launch.reproduction import Reproduction, artifact_node, prepared
 from dgc_repro.paper.times import FILE
-from dgc_repro.predict.plan import Counts, counted, hours_here
+from dgc_repro.predict.counted import Counts, counted, hours_here
 from dgc_repro.progress import Progress
 from dgc_repro.results import RESULTS
 

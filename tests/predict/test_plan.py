@@ -24,10 +24,12 @@ from dgc_repro.model.lstm import LSTM
 from dgc_repro.nests import tensors_of
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Relative
+from dgc_repro.predict import counted as timing
 from dgc_repro.predict import plan
+from dgc_repro.predict.counted import counted, data_of
 from dgc_repro.predict.modelled import GPUS
 from dgc_repro.predict.operations import operations_of
-from dgc_repro.predict.plan import counted, data_of, rows_of
+from dgc_repro.predict.plan import rows_of
 
 TABLE1 = ("dynamic/table1", "scale=paper", "plan=true")
 
@@ -74,7 +76,7 @@ def test_without_a_device_there_is_a_line_for_each(
         timed.append(config["experiment"]["row"])
         return 0.5
 
-    monkeypatch.setattr(plan, "_step_seconds", seconds)
+    monkeypatch.setattr(timing, "_step_seconds", seconds)
     reproduce([*TABLE1, "launch.device=cpu"])
     printed = capsys.readouterr().out
     lines = re.findall(r"^ *(cpu|t4|v100|a100|h100) ", printed, re.M)
@@ -83,7 +85,7 @@ def test_without_a_device_there_is_a_line_for_each(
     low, high = hours(printed, "cpu")
     assert high / low == pytest.approx(plan.EITHER_WAY**2, rel=0.01)
     # Two ranks side by side on two cores and more: 15 runs of 49,210 steps, evaluations at a third.
-    turns = 1 if plan.environment.available_cores() >= 2 else 2
+    turns = 1 if timing.environment.available_cores() >= 2 else 2
     expected = 15 * 49_210 * 0.5 * turns * (1 + 15_000 / 44_992 / 3) / 3600
     assert low * plan.EITHER_WAY == pytest.approx(expected, rel=0.01)
 
@@ -177,7 +179,12 @@ def test_data_that_are_not_here_have_the_sizes_that_they_have(name: str, data_ro
 
 @pytest.mark.parametrize(
     "overrides",
-    [UNIFORM4_EF, (*TEXT, *UNIFORM4_EF), ("recipe=gpt", "scale=none", "train.epochs=1")],
+    [
+        UNIFORM4_EF,
+        (*TEXT, *UNIFORM4_EF),
+        ("recipe=gpt", "scale=none", "train.epochs=1"),
+        ("wrap=[block_momentum]", "train.local_steps=8", "dataset.train_size=256"),
+    ],
 )
 def test_steps_are_timed_without_the_data_set(
     overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -188,17 +195,17 @@ def test_steps_are_timed_without_the_data_set(
     for dataset in (Digits, Descriptions, Shakespeare):
         monkeypatch.setattr(dataset, "load", lambda self: pytest.fail("data were read"))
     steps: list[Any] = []
-    monkeypatch.setattr(plan, "train_step", lambda run, batches: steps.append(run.splits))
-    assert plan.hours_here(config) > 0
-    assert len(steps) == plan.WARMUP_STEPS + plan.TIMED_STEPS
+    monkeypatch.setattr(timing, "train_step", lambda run, batches: steps.append(run.splits))
+    assert timing.hours_here(config) > 0
+    assert len(steps) == timing.WARMUP_STEPS + timing.TIMED_STEPS
     assert steps[0].num_classes == data.classes
 
 
 def test_what_does_not_fit_into_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.environment, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(timing.environment, "available_bytes", lambda: 1000)
     says = r"^launch\.workers: 2 workers keep .* available\) with weights"
     with pytest.raises(UserError, match=says):
-        plan.hours_here(tiny(*UNIFORM4_EF))
+        timing.hours_here(tiny(*UNIFORM4_EF))
 
 
 def test_a_claim_needs_the_rows_that_its_numbers_are_relative_to() -> None:
