@@ -28,7 +28,7 @@ def main() -> None:
 
 def _run() -> None:
     """Do what the command line says."""
-    from dgc_repro.launch.rank import end_with_starter, inside_torchrun
+    from dgc_repro.launch.rank_process import end_with_starter, inside_torchrun
 
     end_with_starter()
     if sys.argv[1:2] == ["worker"]:

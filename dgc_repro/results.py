@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from dgc_repro.paper.records import Run, read_runs
 from dgc_repro.paper.setting_names import flat
 
 RESULTS = results_dir()
+NAMED = re.compile(r"-s\d+-[0-9a-f]{8}$")
+"""How the name of a run folder ends."""
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +36,7 @@ class Frames(NamedTuple):
                ``time/train_seconds``), ``commit``, ``hardware``
     epochs     one row an epoch of a run: ``run``, ``row``, ``seed``, ``epoch``, ``step`` and the metrics
     decisions  one row a recorded step of a policy that decides by step: ``run``, ``row``, ``seed``, ``step``,
-               ``branch``, ``factor``, ``gain``, ... (paper/records.py)
+               ``branch``, ``factor``, ``gain``, ... (paper/decisions.py)
     """
 
     runs: pd.DataFrame
@@ -55,7 +58,9 @@ def finished_runs(folder: str | Path) -> list[Run]:
     found = sorted({path.parent for name in files for path in place.rglob(name)})
     runs, skipped = read_runs(found)
     first: dict[str, Run] = {}
-    for run in runs:
+    for run in sorted(
+        runs, key=lambda run: not NAMED.search(run.id)
+    ):  # of copies, the run's own folder
         record = [run.config, run.summary, run.environment, run.epochs.to_json()]
         first.setdefault(json.dumps(record, sort_keys=True, default=str), run)
     if copies := len(runs) - len(first):

@@ -101,7 +101,7 @@ INSTEAD = {
     "study": "study/ is handed tensors, networks and methods: build them in launch/ and pass them in",
     "kernel": "a kernel is tensor arithmetic: pass what it needs as an argument",
     "results": "results.py reads records: write the number into the run's record and read it there",
-    "compare": "compare.py reads records: write the number into the run's record and read it there",
+    "compare": "compare/ reads records: write the number into the run's record and read it there",
     "errors": "errors.py lies under everything and imports nothing of ours",
     "files": "files.py lies under everything but errors.py",
     "checked": "checked.py lies under everything and imports nothing of ours",

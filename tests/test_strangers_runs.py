@@ -365,7 +365,7 @@ WITH_OWN_WAYS = {
     ),
     **dict.fromkeys(
         (
-            *("launch/environment.py", "launch/rank.py", "launch/ranks.py"),
+            *("launch/environment.py", "launch/rank_process.py", "launch/ranks.py"),
             *("network/counters.py", "network/lab.py"),
         ),
         "files of the system; a file that must be new",

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.kernel import native
-from dgc_repro.launch.rank import end_with_starter, leave
+from dgc_repro.launch.rank_process import end_with_starter, leave
 from dgc_repro.launch.ranks import FAILURE_FILE, FINISHED, Ranks, leave_line
 from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, use_loopback
 from dgc_repro.network.lab import Lab

@@ -15,7 +15,6 @@ A new method is one class (docs/adding-a-compressor.md): `Selecting` with its `s
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -251,11 +250,9 @@ class PerTensor(Compressor):
         """A tensor of this shape, f32, from flat tensors that `compress` has made here or elsewhere."""
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
-        usual = self._usual(xs[0], context.at(0))
         sent = [self._parts_of(x, context.at(worker)) for worker, x in enumerate(xs)]
-        for of_worker in sent:
-            _refuse_other_sizes(xs[0].names, of_worker, usual)
-        layout = _Layout([kind for kinds in _kinds(sent[0]) for kind in kinds])
+        _refuse_unlike(xs[0].names, sent)
+        layout = _Layout([(part.numel(), part.dtype) for parts in sent[0] for part in parts])
         rows = [layout.row([part for parts in own for part in parts]) for own in sent]
         counts = [len(parts) for parts in sent[0]]
         wait = world.gather(rows, ("parts", context.slot, context.path), layout.num_bytes / 4)
@@ -268,17 +265,6 @@ class PerTensor(Compressor):
                 total += own.view(tensor.shape) * (1.0 / world.size)
             tensor.copy_(total)
         return [_Parts(self, parts) for parts in sent]
-
-    def _usual(self, x: Batch, context: Context) -> list[_Kinds] | None:
-        """What is sent of zeros of these shapes, found once, for comparison: other ranks count on its sizes.
-        None where `compress` takes no zeros."""
-        found: dict[tuple[str, ...], list[_Kinds] | None] = vars(self).setdefault("_of_zeros", {})
-        if x.names not in found:
-            found[x.names] = None
-            with contextlib.suppress(Exception):
-                zeros = Batch(x.names, [torch.zeros_like(tensor) for tensor in x.tensors])
-                found[x.names] = _kinds(self._parts_of(zeros, context))
-        return found[x.names]
 
     def _parts_of(self, x: Batch, context: Context) -> list[list[Tensor]]:
         each = enumerate(zip(x.names, x.tensors, strict=True))
@@ -301,28 +287,19 @@ class _Parts:
         """Everything was sent: there are no places."""
 
 
-_Kinds = list[tuple[int, torch.dtype]]
-"""The sizes and types of what is sent of one tensor."""
+def _refuse_unlike(names: Sequence[str], sent: Sequence[Sequence[Sequence[Tensor]]]) -> None:
+    """Raise ValueError where workers hosted here would send rows of other sizes or types."""
+    for own in sent[1:]:
+        for name, parts, others in zip(names, own, sent[0], strict=True):
+            if (this := _described(parts)) != (other := _described(others)):
+                raise ValueError(
+                    f"compress: it has returned {this} for {name} at one worker and {other} at another; "
+                    "sizes and types may depend on the shape alone: pad to the largest"
+                )
 
 
-def _kinds(sent: Sequence[Sequence[Tensor]]) -> list[_Kinds]:
-    return [[(part.numel(), part.dtype) for part in parts] for parts in sent]
-
-
-def _refuse_other_sizes(
-    names: Sequence[str], sent: Sequence[Sequence[Tensor]], usual: Sequence[_Kinds] | None
-) -> None:
-    """Raise ValueError where the sizes of what is sent depend on values: ranks would send unequal rows."""
-    for name, own, other in zip(names, _kinds(sent), usual or _kinds(sent), strict=True):
-        if own != other:
-            raise ValueError(
-                f"compress: of {name} it has returned {_said(own)}, and of zeros of the same shape "
-                f"{_said(other)}; sizes and types may depend on the shape alone: fill up to the largest"
-            )
-
-
-def _said(kinds: _Kinds) -> str:
-    each = (f"{count} {str(dtype).removeprefix('torch.')}" for count, dtype in kinds)
+def _described(parts: Sequence[Tensor]) -> str:
+    each = (f"{part.numel()} {str(part.dtype).removeprefix('torch.')}" for part in parts)
     return " and ".join(each) or "nothing"
 
 

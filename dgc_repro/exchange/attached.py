@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +44,6 @@ from dgc_repro.exchange.steps import PolicyInputs, PolicyProgress, Steps, refuse
 from dgc_repro.exchange.world import World
 from dgc_repro.nests import map_tensors
 from dgc_repro.policy.interface import EpochReport, Policy, measures
-
-if TYPE_CHECKING:
-    pass
 
 TIMES = ("time/compress_ms", "time/communicate_ms", "time/decompress_ms")
 """What of the clock's report is measured in a user's loop: backward is not."""

@@ -39,7 +39,7 @@ from dgc_repro.launch.paths import (
     conf_dirs_apart,
     use_user_configs,
 )
-from dgc_repro.launch.rank import inside_torchrun
+from dgc_repro.launch.rank_process import inside_torchrun
 from dgc_repro.launch.ranks import (
     FAILED,
     STOP_SIGNALS,

@@ -2,8 +2,8 @@
 
 The ranks of ``launch=local`` are processes, those of ``launch=netlab`` in a network namespace each. A
 simulated run has one rank, which works in this process. torchrun and Slurm start ranks by themselves. What a
-rank does is in rank.py. Why torch's `elastic_launch` is not used: docs/architecture.md, "When a rank is
-lost".
+rank does is in rank_process.py. Why torch's `elastic_launch` is not used: docs/architecture.md, "When a rank
+is lost".
 
 Each of our ranks has a session of its own. Ctrl-C, SIGTERM and SIGHUP reach the launcher alone, which passes
 them on as SIGTERM: the ranks agree on a step, write a checkpoint and end.
@@ -308,7 +308,7 @@ def _simulate(config: Mapping[str, Any], folder: Path) -> None:
     """A simulated run, in this process: one after another costs no start of Python and torch. What it would
     leave to the next one is undone: threads, compiled code, memory, and signal handlers. Seeds are set by
     each run."""
-    from dgc_repro.launch.rank import work
+    from dgc_repro.launch.rank_process import work
 
     stop = StopSignals(end_by)
     number = threads_of_worker(config["launch"])

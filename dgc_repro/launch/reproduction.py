@@ -218,8 +218,8 @@ def _refuse_hidden(paper: str) -> None:
     here, own = Path(paper, "conf"), own_conf_of(paper)
     if (here / "paper").is_dir() and (own is None or own.resolve() != here.resolve()):
         raise UserError(
-            f"reproduce: a paper {paper} is installed, and the folder {paper} here has another; rename the "
-            "folder, or leave it to use the installed one"
+            f"reproduce: {paper} is a paper of this package or an installed one, and the folder {paper} here "
+            "has another; rename the folder, or run from another one"
         )
 
 
@@ -244,7 +244,7 @@ def artifact_node(name: str) -> DictConfig:
     stated = sections["artifact"][name] or {}
     for key in stated:
         if key not in OF_ARTIFACT:
-            raise UserError(f"artifact.{name}.{key}: no such key; {nearest(key, OF_ARTIFACT)}")
+            raise UserError(f"artifact.{name}.{key}: no such key; {nearest(key, OF_ARTIFACT[:-3])}")
     if not any(stated.get(key) for key in (SWEEPS, STUDY, MEASURE)):
         raise UserError(f"artifact.{name}: it has no runs; list them under {SWEEPS}")
     own = {"sizes": sizes, **stated}

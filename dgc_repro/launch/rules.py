@@ -29,7 +29,7 @@ from dgc_repro.launch.devices import choose_device
 from dgc_repro.launch.environment import available_cores, shortage
 from dgc_repro.launch.networks import modelled, rates_of
 from dgc_repro.launch.paths import members, option
-from dgc_repro.launch.rank import inside_torchrun
+from dgc_repro.launch.rank_process import inside_torchrun
 from dgc_repro.launch.settings import (
     NETLAB,
     SLURM,

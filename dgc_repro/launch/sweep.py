@@ -46,7 +46,7 @@ from dgc_repro.launch.overrides import (
     sets,
 )
 from dgc_repro.launch.paths import is_group, writing_to
-from dgc_repro.launch.rank import inside_torchrun
+from dgc_repro.launch.rank_process import inside_torchrun
 from dgc_repro.launch.ranks import RunFailed, RunStopped
 from dgc_repro.launch.run import (
     DEFAULT_COMPRESSOR,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dgc_repro.errors import UserError
 from dgc_repro.files import appended
-from dgc_repro.launch.rank import leave, work
+from dgc_repro.launch.rank_process import leave, work
 from dgc_repro.launch.ranks import (
     FAILED,
     HAS_STORE,
@@ -107,7 +107,7 @@ def follow() -> NoReturn:
 
 
 def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
-    """Train what the folder says with the others; see `rank.work`. ``instructions``: the
+    """Train what the folder says with the others; see `rank_process.work`. ``instructions``: the
     folder, the id of the launch that rank 0 has begun there, its node, and the user's own components."""
     folder = Path(instructions["folder"])
     os.environ |= {key: instructions[key] for key in (LAUNCH, OWN_TARGETS)}

@@ -38,7 +38,7 @@ from dgc_repro.launch.build import build_run, fresh_module
 from dgc_repro.launch.devices import Place, choose_device, computed_precision, visible_gpus
 from dgc_repro.launch.identity import RESULTS_VERSION
 from dgc_repro.launch.networks import Schedule
-from dgc_repro.launch.rank import leave, lower_session, work
+from dgc_repro.launch.rank_process import leave, lower_session, work
 from dgc_repro.launch.ranks import (
     FINISHED,
     OWN_TARGETS,

@@ -16,5 +16,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("stopped; the artifacts that were written are whole", file=sys.stderr)
+        print("stopped; the same command makes all pages again", file=sys.stderr)
         sys.exit(130)

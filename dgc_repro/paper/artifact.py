@@ -214,6 +214,10 @@ class Artifact:
     ) -> Section | None:
         if callable(table):
             found: pd.DataFrame | None = table(shown)
+            if isinstance(found, Section):
+                raise UserError(
+                    f"tables[{title!r}]: its function returns the table alone, got a Section"
+                )
             return None if found is None else Section(title, found)
         if not table:
             return Section(title)

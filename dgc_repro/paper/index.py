@@ -165,7 +165,8 @@ def claims(entries: Iterable[Entry]) -> pd.DataFrame:
                              is claimed to be larger; ``kind``: a value, or a difference or ratio of two rows
     printed                  the paper's number, NaN where it prints none
     above, below             the claimed range, NaN where it is open
-    measured, low, high      the mean over ``n`` seeds and its 95 % interval, NaN below three seeds
+    measured, low, high      the mean over ``n`` seeds and its 95 % interval, NaN below three seeds;
+                             equal to the mean for counted and modelled numbers
     """
     lines: list[dict[str, Any]] = []
     for entry in entries:

@@ -12,6 +12,8 @@ after Holm's correction over its checks.
 A row that never reaches a target has an infinite value. Against a row that reaches it in every seed, the
 comparison is decided; where only some seeds reach it, it is inconclusive.
 
+Two rows whose last test is no better than guessing decide nothing about its quality.
+
 Seeds that all have one value of a grid, such as a number of steps between tests or an outcome that is 0 or 1,
 have no interval and decide nothing: a claim should judge the distance from a target in place of an outcome.
 Bytes and floats are counted, and may well agree. An order that stays open says what its interval excludes.
@@ -49,6 +51,7 @@ Word = Literal[
 ]  # fmt: skip
 """The verdicts, as a page orders them."""
 MIN_SEEDS = 3
+LAST_TEST = ("test accuracy", "test perplexity", "test loss")
 UNTIL = ("to the target", "to the plateau")
 """In names of quantities that end where a quality is reached."""
 WORDS: tuple[Word, ...] = get_args(Word)
@@ -161,7 +164,7 @@ def judge(
     ``frame``: long, see frame.py. ``labels``: rows in words. ``same``: rows that are the training of another
     row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are. ``other_data``:
     rows of another data set than the paper's, and of which: "digits, not CIFAR-10". ``guesses``: rows whose
-    runs are all no better than guessing, of which two decide nothing.
+    runs are all no better than guessing in the last test: two of them decide no claim on its quality.
     """
     court = _Court(claims, frame, labels or {}, same or {}, modelled, other_data or {}, guesses)
     found: list[Verdict] = []
@@ -298,7 +301,7 @@ class _Court:
         if data := self._other_data(claim):
             said, papers = f"The data are {data}.", data.partition(", not ")[2]
             return _Ruling("not tested", f"data: {data}. {measured}", said, papers)
-        if rows := self._two_guesses(claim):
+        if not claim.by_construction and (rows := self._guesses_compared(claim)):
             said = f"{rows} are no better than guessing."
             return _Ruling("not tested", f"{said} {measured}", said, "runs that learn")
         for premise, of_premise in zip(claim.premises, premises, strict=True):
@@ -363,13 +366,15 @@ class _Court:
         is_until = any(words in check.quantity for words in UNTIL)
         return is_until or not (clocks.iloc[0] or check.quantity.startswith(tuple(SENT)))
 
-    def _two_guesses(self, claim: Claim) -> str:
-        """Two compared rows that have learned nothing; empty where there are none."""
+    def _guesses_compared(self, claim: Claim) -> str:
+        """Which rows of a claim on the quality of the last test have learned nothing, where all of its checks
+        compare two such rows; else empty."""
         for check in claim.checks:
-            are_two = check.lesser is not None and {*check.rows} <= {*self.guesses}
-            if are_two and self._is_of_quality(check):
-                return " and ".join(self.names(check.rows))
-        return ""
+            is_of_last_test = check.quantity in LAST_TEST
+            if check.lesser is None or not is_of_last_test or not {*check.rows} <= {*self.guesses}:
+                return ""
+        rows = dict.fromkeys(row for check in claim.checks for row in check.rows)
+        return " and ".join(self.names(tuple(rows)))
 
     def _never(self, check: Check) -> str:
         """How many common seeds were left out because neither row ever reaches it; empty for none."""

@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from dgc_repro.launch.rank import end_with_parent
+from dgc_repro.launch.rank_process import end_with_parent
 from dgc_repro.selfcheck.rows import Skip
 
 

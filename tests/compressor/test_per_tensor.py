@@ -25,9 +25,11 @@ class Large(PerTensor):
         return torch.zeros(shape.numel()).index_put((parts[1].long(),), parts[0])
 
 
-def test_sizes_that_depend_on_values_are_refused_before_anything_is_sent() -> None:
+def test_sizes_that_depend_on_values_are_refused_where_workers_are_simulated() -> None:
     setting = Setting("large", Large())
     exchange = simulation(setting, 2, {"a": torch.zeros(40)})
-    with pytest.raises(ValueError, match=r"of a it has returned \d+ float32 and .* fill up"):
+    with pytest.raises(
+        ValueError, match=r"returned \d+ float32 and .* for a at .* pad to the largest"
+    ):
         play(exchange, setting, [{"a": gaussian(40, seed)} for seed in range(2)])
     assert exchange.world.ledger.payload_bytes == 0

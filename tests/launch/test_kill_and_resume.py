@@ -25,7 +25,7 @@ from tiny_run import PLAIN, SETTINGS, TINY, UNIFORM4_EF, tiny
 from dgc_repro.errors import DiskFull
 from dgc_repro.files import replace
 from dgc_repro.launch import main
-from dgc_repro.launch.rank import work
+from dgc_repro.launch.rank_process import work
 from dgc_repro.launch.ranks import (
     DISK_FULL,
     LOG_FILE,

@@ -17,7 +17,7 @@ from tiny_run import PLAIN, TINY, UNIFORM4_EF, tiny
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import worker
-from dgc_repro.launch.rank import work
+from dgc_repro.launch.rank_process import work
 from dgc_repro.launch.ranks import (
     ERROR_FILE,
     FAILED,

@@ -11,7 +11,7 @@ import pytest
 from commands import PATHS, PATIENCE_SECONDS
 from tiny_run import TINY
 
-from dgc_repro.launch.rank import AUTOGROUP, work
+from dgc_repro.launch.rank_process import AUTOGROUP, work
 from dgc_repro.launch.ranks import FAILED, FAILURE_FILE, LOG_FILE
 
 RANK = f"""

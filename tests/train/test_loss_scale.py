@@ -16,7 +16,7 @@ from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, assert_continues, built
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import build, worker
-from dgc_repro.launch.rank import work
+from dgc_repro.launch.rank_process import work
 from dgc_repro.launch.ranks import STOPPED, StopSignals, execute, held
 from dgc_repro.launch.run import prepare
 from dgc_repro.train import loss_scale

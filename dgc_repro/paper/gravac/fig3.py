@@ -6,6 +6,7 @@ of Table III (a V100), and that measured on this machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -56,9 +57,10 @@ def _saturates(column: str, series: str) -> Quantity:
 
 
 def _reached(run: Run) -> float:
-    """The throughput at `EARLIER` over that at the largest factor."""
+    """The throughput at `EARLIER` over that at the largest factor; NaN where no larger factor was tried."""
     values = g.lines(run, compress=STATED).set_index("factor")["throughput"]
-    return float(values[EARLIER] / values[values.index.max()])
+    last = values.index.max()
+    return float(values.get(EARLIER, math.nan) / values[last]) if last > EARLIER else math.nan
 
 
 def _claims() -> Iterator[Claim]:

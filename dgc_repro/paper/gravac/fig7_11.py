@@ -103,7 +103,7 @@ def _of_eps(model: str) -> Iterator[Claim]:
     yield say("eps", sends_less, ours=True, least=least, apart=apart)
     lowest, highest = "gravac05_norm", gravac.norm_of(GRAVAC_STRICT)
     ends_worse, premises = g.better(model, highest, lowest), (g.fewer(model, lowest),)
-    yield say("small_eps", ends_worse, premises=premises)
+    yield say("small_eps", ends_worse, premises=premises, ours=True)
 
 
 def _geometric(model: str) -> Iterator[Claim]:
