@@ -1,4 +1,4 @@
-"""`PerTensor`: parts of several types, sizes that depend on values (its laws, which are slow: test_docs.py)."""
+"""`PerTensor`: parts of several types, and sizes that depend on values. Its laws are slow: test_docs.py."""
 
 from __future__ import annotations
 
