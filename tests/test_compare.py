@@ -289,6 +289,12 @@ def test_numbers_against_a_reference_have_no_interval_below_three_seeds() -> Non
     assert numbers[["low", "high"]].isna().all(axis=None)
 
 
+def test_a_run_that_diverged_is_counted_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = compare.compared([a_run("TopK", quality=NAN), a_run("TopK", seed=1)])
+    compare.show(tasks, compare.Console(width=120))
+    assert "diverged in 1 of 2" in capsys.readouterr().out
+
+
 def test_a_line_that_pools_settings_says_so() -> None:
     runs = [
         a_run("Uniform", seed=seed, wrap=wrap, policy___target_=f"x.{policy}")
@@ -530,7 +536,7 @@ MARGIN = "--margin: a number above 0, .* got "
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        *((f"--against dense --margin={word}", f"{MARGIN}'{word}'") for word in ("nan", "0", "half")),
+        *((f"--against dense --margin={word}", f"{MARGIN}'{word}'") for word in ("nan", "inf", "0", "half")),
         ("--margin 0.5", "--margin: is for --against"),
         ("--against dense --by compressor", "--against: compares settings, .*leave --by out"),
         ("--against adam", "--against: no setting 'adam'; there are: \"Dense\""),

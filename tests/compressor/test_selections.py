@@ -14,8 +14,9 @@ from torch import Tensor
 
 from dgc_repro import Dense, DGCSampled, Ladder, RandomK, RedSync, SIDCo, Threshold, TopK
 from dgc_repro.compressor.sidco import FITS
-from dgc_repro.compressor.sparsifier import num_kept
+from dgc_repro.compressor.sparsifier import num_kept, refine_all, select_all
 from dgc_repro.kernel import permute, select
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.thresholds import sample_size
 from dgc_repro.policy.interface import Plan
@@ -134,6 +135,13 @@ def test_what_cannot_refine_is_chosen_from_the_whole_tensor(rungs: Any) -> None:
         for setting in (probing, planned)
     ]
     assert torch.equal(*means)
+
+
+def test_a_batch_is_refined_with_k_of_its_whole_tensors() -> None:
+    batch = Batch(("a", "b"), [gaussian(1000), gaussian(300, 1)])
+    survivors = select_all(TopK(0.1), batch, context())
+    found = refine_all(TopK(0.01), survivors, batch, context())
+    assert [one.values.numel() for one in found] == [10, 3]
 
 
 def test_random_k_chooses_those_first_in_its_permutation_of_its_own_and_others_survivors() -> None:

@@ -275,6 +275,7 @@ def test_the_ledger_counts_what_goes_between_nodes(
 def test_gravac_decides_for_the_next_step_and_all_ranks_alike(four_workers: Ranks) -> None:
     settings = {"policy": gravac()}
     story = played(four_workers, Loop("attached", LADDER, steps=8, settings=settings))
+    assert "allgather" in story[0]["ledger"]["payload_by_collective"], "nothing was compressed"
     for told in story:
         assert same(told["means"], story[0]["means"])
 

@@ -270,6 +270,16 @@ def test_states_of_another_nest_are_refused(other: Any) -> None:
         load_state_dict(exchange_of(EF), state_dict(wrong))
 
 
+def test_a_state_that_does_not_fit_in_its_last_tensor_changes_nothing() -> None:
+    like = {"x": X["x"], "y": X["x"]}
+    own, wrong = exchange_of(EF, like), exchange_of(EF, {"x": X["x"], "y": ONES})
+    own.average([kept(like)])
+    before = kept(own.states())
+    with pytest.raises(ValueError, match="of another model, compressor or wrap list"):
+        load_state_dict(own, state_dict(wrong))
+    assert same(own.states(), before)
+
+
 def test_a_channels_last_weight_is_handed_over_as_it_lies_in_memory() -> None:
     weight = torch.randn(4, 3, 5, 2).to(memory_format=torch.channels_last)
     flat = in_memory_order(weight)

@@ -168,7 +168,9 @@ def test_a_malformed_file_of_a_run_is_one_line_and_nothing_is_lost(command: Comm
         path.write_bytes(content)
         assert "delete" in refusal()
     path.write_bytes(b"[]")
-    assert refused(command(*mine)).partition("config.yaml")[2] in refusal()
+    _, named, why = refused(command(*mine)).partition("config.yaml")
+    assert f"{named}{why}" in refusal()
+    assert named
 
     for number, offset in enumerate(range(0, len(whole), len(whole) // 30)):
         damaged = bytearray(whole)

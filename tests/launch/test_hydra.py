@@ -138,6 +138,15 @@ def test_tab_completes_groups_members_and_keys(
     assert errors == ""
 
 
+def test_completion_is_installed_for_the_name_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where a module has been asked for it."""
+    monkeypatch.setattr(sys, "argv", ["dgc_repro/__main__.py", "-sc", "install=bash"])
+    main.complete()
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" dgc-repro")
+
+
 # Configs from elsewhere.
 
 

@@ -109,6 +109,7 @@ def test_a_window_ends_as_in_the_paper(
     _, state = step(policy, {**policy.init(), **before}, gains, seconds)
     assert {key: state[key] for key in after} == after
     assert reason in state["trace"][-1]["reason"]
+    assert json.loads(state["trace"][-1]["throughputs"]) == state["throughputs"]
     if reason.endswith("as fast as any"):
         _, later = step(policy, state, (0.9, 0.9), seconds=9.0)
         assert later["candidate"] == state["candidate"]
