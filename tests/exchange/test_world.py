@@ -10,7 +10,7 @@ from jobs import exchanged, letter, same, swap
 from samples import AllKinds, AtLeast, damages, gradient
 from torch import Tensor
 
-from dgc_repro import Dense, Ladder, PowerSGD, TopK, Uniform
+from dgc_repro import FP16, Dense, Ladder, PowerSGD, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.ledger import Ledger
@@ -53,6 +53,18 @@ def test_ragged_payloads_arrive_whole_even_when_empty(workers: int, threshold: f
         # A product and a sum a worker, N + 1 roundings of the mean of |x|.
         bound = (workers + 1) * 2.0**-24 * kept.abs().double().mean(0)
         assert bool(((means[name].double() - kept.double().mean(0)).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("compressor", [Dense(), FP16(), PowerSGD(1), TopK(0.5)], ids=repr)
+def test_a_worker_that_stands_for_several_has_the_mean_of_equal_workers(
+    compressor: Compressor,
+) -> None:
+    shapes = {"matrix": (4, 3), "bias": (5,)}
+    alone, several = (
+        exchanged(World(1, size=size), compressor, shapes, 1, 0)["means"][0] for size in (1, 4)
+    )
+    for name in shapes:
+        torch.testing.assert_close(several[name], alone[name], rtol=1e-3, atol=1e-6)  # float16
 
 
 def test_two_rounds_of_all_tensors_are_two_collectives() -> None:

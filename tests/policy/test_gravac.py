@@ -45,10 +45,16 @@ def test_the_factors_are_those_of_the_paper(
 
 @pytest.mark.parametrize(
     ("gains", "rung", "branch"),
-    [((0.9, 0.8), 2, "candidate"), ((0.9, 0.6), 1, "theta_min"), ((0.6, 0.5), 0, "dense")],
+    [
+        ((0.9, 0.8), 2, "candidate"),
+        ((0.9, 0.75), 2, "candidate"),
+        ((0.9, 0.6), 1, "theta_min"),
+        ((0.75, 0.6), 1, "theta_min"),
+        ((0.6, 0.5), 0, "dense"),
+    ],
 )
 def test_the_three_branches(gains: tuple[float, float], rung: int, branch: str) -> None:
-    policy = gravac()
+    policy = gravac(eps=0.75)  # a gain of eps is enough
     state = {**policy.init(), "candidate": 1}
     chosen, state = step(policy, state, gains)
     assert chosen == rung

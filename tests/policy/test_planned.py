@@ -106,6 +106,10 @@ def test_a_learning_rate_about_to_decay_is_critical() -> None:
     assert rungs(policy, state, "a") == [1]
     assert state["trace"][-1]["reason"] == "the learning rate decays"
     assert rungs(policy, epoch(policy, state, 4, {"a": 4.0}, next_lr=0.97), "a") == [2]  # cosine
+    edge = accordion(decay=0.5)
+    for next_lr, rung in ((0.5, 2), (0.499, 1)):  # a decay is below, not at, this share
+        state = epoch(edge, epoch(edge, edge.init(), 1, {"a": 4.0}), 2, {"a": 4.0}, next_lr=next_lr)
+        assert rungs(edge, state, "a") == [rung]
     blind = accordion(decay=None)
     state = epoch(blind, epoch(blind, blind.init(), 1, {"a": 4.0}), 2, {"a": 4.0}, next_lr=0.1)
     assert rungs(blind, state, "a") == [2]
