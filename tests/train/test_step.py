@@ -23,6 +23,7 @@ from tiny_run import (
     play,
     state_of,
 )
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dgc_repro.exchange.clock import SPANS
@@ -30,6 +31,7 @@ from dgc_repro.train import step
 from dgc_repro.train.evaluate import evaluate
 from dgc_repro.train.loop import steps_left, train
 from dgc_repro.train.profile import SKIPPED_STEPS, TRACED_STEPS, profiled
+from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import forward_backward, train_step
 
@@ -241,3 +243,22 @@ def test_skip_leaves_the_step_out_and_touches_no_residual(
     after = state_of(run)
     for name in ("model", "optimizer", "compressor"):
         assert all(map(torch.equal, before[name], after[name])), name
+
+
+def test_a_simulated_worker_draws_what_a_process_of_its_own_draws_and_buffers_follow_worker_0() -> (
+    None
+):
+    module, draws = nn.BatchNorm1d(1), 2
+    alone = []
+    for rank in range(2):
+        Workers(rank, 1, 3, module)
+        alone.append([float(torch.rand(())) for _ in range(draws)])
+    together, drawn = Workers(0, 2, 3, module), [list[float](), list[float]()]
+    for _ in range(draws):
+        for worker in range(2):
+            with together.turn_of(worker):
+                drawn[worker].append(float(torch.rand(())))
+                module.running_mean.fill_(worker + 1.0)  # type: ignore[union-attr, operator]
+    assert drawn == alone
+    assert alone[0] != alone[1]
+    assert module.running_mean.tolist() == [1.0]  # type: ignore[union-attr, operator]
