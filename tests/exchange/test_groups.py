@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from dgc_repro import FP16
 from dgc_repro.exchange import door
 from dgc_repro.exchange.door import attach
 
@@ -46,12 +48,13 @@ def train(ranks: Ranks) -> tuple[list[float], list[float]]:
     """The first values of the parameters of a model that these ranks train, during and after backward; a sum
     over the world afterwards."""
     group, found = dist.new_group(ranks), list[float]()
-    for overlap in (True, False) if dist.get_rank() in ranks else ():
+    of_group = list(product((EF4, FP16()), (True, False)))
+    for method, overlap in of_group if dist.get_rank() in ranks else ():
         torch.manual_seed(0)
         model = DistributedDataParallel(Layers(torch.float32), process_group=group)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        exchange = attach(model, EF4, overlap=overlap)
-        backward(model, dist.get_rank())
+        exchange = attach(model, method, overlap=overlap)
+        backward(model, [*ranks].index(dist.get_rank()))
         optimizer.step()
         exchange.detach()
         found += [float(p.flatten()[0]) for p in model.parameters()]
@@ -114,10 +117,12 @@ def sum_over_the_world() -> list[float]:
     return one.tolist()  # type: ignore[no-any-return]
 
 
-def test_a_group_of_some_ranks_trains_and_all_can_make_another(three_workers: World) -> None:
+def test_a_group_of_some_ranks_trains_as_a_world_of_them_and_all_can_make_another(
+    two_workers: World, three_workers: World
+) -> None:
     first, second, third = three_workers(train, [1, 2])
-    assert second[0] == third[0]
-    assert len(second[0]) == 4
+    assert second[0] == third[0] == two_workers(train, [0, 1])[0][0]
+    assert len(second[0]) == 8
     assert first == ([], [3])
     assert second[1] == third[1] == [3]
 
