@@ -98,6 +98,7 @@ def test_the_run_through_slurm(
     page: Path, folder: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     with cluster(tmp_path / "cluster") as place:
-        said = shell(blocks(page, "bash")[-1], folder, environment | place)
+        path = f"{environment['PATH']}:{place['PATH']}"  # the wheel's commands first, then Slurm's
+        said = shell(blocks(page, "bash")[-1], folder, environment | place | {"PATH": path})
     assert "submitted job" in said
     assert "run folder: runs/strided-" in said
