@@ -58,9 +58,8 @@ def finished_runs(folder: str | Path) -> list[Run]:
     found = sorted({path.parent for name in files for path in place.rglob(name)})
     runs, skipped = read_runs(found)
     first: dict[str, Run] = {}
-    for run in sorted(
-        runs, key=lambda run: not NAMED.search(run.id)
-    ):  # of copies, the run's own folder
+    own_folders_first = sorted(runs, key=lambda run: not NAMED.search(run.id))
+    for run in own_folders_first:
         record = [run.config, run.summary, run.environment, run.epochs.to_json()]
         first.setdefault(json.dumps(record, sort_keys=True, default=str), run)
     if copies := len(runs) - len(first):

@@ -18,7 +18,7 @@ momentum must be 0. Its weight decay is added after the exchange, where no momen
 Masking makes the step depend on how often an entry is sent. Under a constant gradient g, an entry
 that is sent once in T steps moves by g (1 - m (1 - m^T) / (T (1 - m))) / (1 - m) a step on average:
 with m = 0.9 by 1.0 g for T = 1, 4.1 g for T = 10, 9.1 g for T = 100; momentum SGD moves it by 10 g. A
-learning rate that is right at density 0.001 can be too small at 0.01 (docs/benchmark.md).
+learning rate that is right at density 0.001 can be too small at 0.01 (docs/dgc.md).
 
     u = m u + g;  v = v + u (nesterov: v = v + g + m u);  own = C(v);  v' = v - own
     u' = 0 where own was sent (masking), else u

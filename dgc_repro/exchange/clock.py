@@ -46,7 +46,7 @@ class Clock:
         self._steps_waited = 0
         self._seen = 0  # steps of this process: warm-up is a matter of the process, not of the run
         self.marks_trace = False  # spans are marked in the profiler's trace (train/profile.py)
-        self.waits_for = ""  # in words: the collective this process waits for (exchange/wire.py)
+        self.waits_for = ""  # in words: the collective this process waits for (collective.py)
         self.seconds = 0.0  # training time since the start of the run, checkpointed
 
     @contextmanager
