@@ -373,6 +373,10 @@ def logged_by_accelerate(folder: Path, tracker: str | None = "wandb") -> Logged:
                 accelerator.log({"loss": loss.item()} | state.metrics(), step=number)
         for one in accelerator.trackers:  # end_training() would end the process group too
             one.finish()
+        if tracker == "wandb":
+            import wandb
+
+            wandb.teardown()  # finish() does not wait until wandb's own process has written the file
         last = state.metrics()
         state.close()
     dist.barrier()
