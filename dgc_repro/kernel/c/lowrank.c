@@ -16,59 +16,89 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-#define LANES 16
+#define LANES 16 /* sums side by side of a product, on every processor */
 #define RUN 8192      /* columns summed lane by lane before the lanes are added up */
 #define TILE 1024     /* columns of q that stay in the first-level cache */
 #define MOST_CHUNKS 16
 #define LEAST_ROWS 64 /* of a chunk of rows that is summed by itself */
 
-/* GCC and clang make of it what the processor has. Loads need no alignment. */
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+/* The values of a register, and how many rows and ranks of products the registers hold at once. GCC keeps a
+   vector that is wider than a register in memory, and takes five times as long. */
+#ifdef __AVX512F__
+#define WIDTH 16
+#define BLOCK 4
+#else
+#ifdef __AVX__
+#define WIDTH 8
+#else
+#define WIDTH 4
+#endif
+#define BLOCK 2
+#endif
+#define PARTS (LANES / WIDTH)
 
-static inline lanes load(const float *x) { return *(const lanes *)x; }
+/* Loads need no alignment. */
+typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
-static inline lanes load_some(const float *x, int64_t count) {
-    lanes value = {0};
-    memcpy(&value, x, (size_t)count * sizeof(float));
+static inline vector load(const float *x) { return *(const vector *)x; }
+
+/* Zeros from `count` on, which may be below 0 or above WIDTH. */
+static inline vector load_some(const float *x, int64_t count) {
+    vector value = {0};
+    if (count > 0) memcpy(&value, x, (size_t)(count < WIDTH ? count : WIDTH) * sizeof(float));
     return value;
 }
 
 /* Half and half: lane i and lane i + 8, then i and i + 4, and so on. */
-static inline float sum_of_lanes(lanes value) {
-    typedef float eight __attribute__((vector_size(32)));
-    typedef float four __attribute__((vector_size(16)));
-    union { lanes all; eight half[2]; } sixteen = {.all = value};
-    union { eight all; four half[2]; } sums = {.all = sixteen.half[0] + sixteen.half[1]};
-    const four x = sums.half[0] + sums.half[1];
-    return (x[0] + x[2]) + (x[1] + x[3]);
+static inline float sum_of_lanes(const vector *parts) {
+    float x[LANES];
+    memcpy(x, parts, sizeof x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int l = 0; l < width; l++) x[l] += x[l + width];
+    return x[0];
 }
+
+/* Calls a function with 1 or BLOCK rows and 1 to BLOCK ranks, as numbers that the compiler knows. */
+#define IF_RANKS(number, FUNCTION, height, width, ...) \
+    if (width == number) height == 1 ? FUNCTION(__VA_ARGS__, 1, number) : FUNCTION(__VA_ARGS__, BLOCK, number);
+#define UP_TO_2(...) IF_RANKS(1, __VA_ARGS__) else IF_RANKS(2, __VA_ARGS__)
+#if BLOCK == 2
+#define FOR_BLOCK UP_TO_2
+#else
+#define FOR_BLOCK(...) UP_TO_2(__VA_ARGS__) else IF_RANKS(3, __VA_ARGS__) else IF_RANKS(4, __VA_ARGS__)
+#endif
 
 /* p[k][i] for `height` rows i and `width` ranks k, both known to the compiler. */
 static inline __attribute__((always_inline)) void dots(const float *m, int64_t cols, const float *q, float *p,
                                                        int64_t rows, const int height, const int width) {
-    float total[4][4] = {{0}};
+    float total[BLOCK][BLOCK] = {{0}};
     for (int64_t start = 0; start < cols; start += RUN) {
         const int64_t end = cols - start < RUN ? cols : start + RUN;
-        lanes sums[4][4];
+        vector sums[BLOCK][BLOCK][PARTS];
         for (int i = 0; i < height; i++)
-            for (int k = 0; k < width; k++) sums[i][k] = (lanes){0};
+            for (int k = 0; k < width; k++)
+                for (int l = 0; l < PARTS; l++) sums[i][k][l] = (vector){0};
         int64_t j = start;
         for (; j + LANES <= end; j += LANES) {
-            lanes x[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < height; i++) x[i] = load(m + i * cols + j);
+            for (int l = 0; l < PARTS; l++) {
+                vector x[BLOCK];
 #pragma GCC unroll 4
-            for (int k = 0; k < width; k++) {
-                const lanes y = load(q + k * cols + j);
+                for (int i = 0; i < height; i++) x[i] = load(m + i * cols + j + l * WIDTH);
 #pragma GCC unroll 4
-                for (int i = 0; i < height; i++) sums[i][k] += x[i] * y;
+                for (int k = 0; k < width; k++) {
+                    const vector y = load(q + k * cols + j + l * WIDTH);
+#pragma GCC unroll 4
+                    for (int i = 0; i < height; i++) sums[i][k][l] += x[i] * y;
+                }
             }
         }
         if (j < end)
-            for (int k = 0; k < width; k++) {
-                const lanes y = load_some(q + k * cols + j, end - j);
-                for (int i = 0; i < height; i++) sums[i][k] += load_some(m + i * cols + j, end - j) * y;
-            }
+            for (int l = 0; l < PARTS; l++, j += WIDTH)
+                for (int k = 0; k < width; k++) {
+                    const vector y = load_some(q + k * cols + j, end - j);
+                    for (int i = 0; i < height; i++) sums[i][k][l] += load_some(m + i * cols + j, end - j) * y;
+                }
         for (int i = 0; i < height; i++)
             for (int k = 0; k < width; k++) total[i][k] += sum_of_lanes(sums[i][k]);
     }
@@ -76,29 +106,18 @@ static inline __attribute__((always_inline)) void dots(const float *m, int64_t c
         for (int k = 0; k < width; k++) p[k * rows + i] = total[i][k];
 }
 
-/* Blocks of 1 or 4 rows and of 1 to 4 ranks, as the compiler should know them. */
-#define FOR_BLOCKS(CASE) \
-    CASE(0, 1, 1) CASE(1, 1, 2) CASE(2, 1, 3) CASE(3, 1, 4) CASE(4, 4, 1) CASE(5, 4, 2) CASE(6, 4, 3) CASE(7, 4, 4)
-
-static inline void dots_of(const float *m, int64_t cols, const float *q, float *p, int64_t rows, int height,
-                           int width) {
-    switch (4 * (height == 4) + width - 1) {
-#define CASE(number, height, width) case number: dots(m, cols, q, p, rows, height, width); break;
-        FOR_BLOCKS(CASE)
-#undef CASE
-    }
-}
-
 /* p = (m q^T)^T */
 static void times(const float *m, int64_t rows, int64_t cols, const float *q, int r, float *p, int threads) {
     const int parallel = rows * cols >= PARALLEL_FROM && threads > 1;
 #pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
-    for (int64_t block = 0; block < (rows + 3) / 4; block++) {
-        const int64_t first = 4 * block, last = first + 4 <= rows ? first + 4 : rows;
-        const int height = last - first == 4 ? 4 : 1;
-        for (int k = 0; k < r; k += 4)
+    for (int64_t block = 0; block < (rows + BLOCK - 1) / BLOCK; block++) {
+        const int64_t first = BLOCK * block, last = first + BLOCK <= rows ? first + BLOCK : rows;
+        const int height = last - first == BLOCK ? BLOCK : 1;
+        for (int k = 0; k < r; k += BLOCK) {
+            const int width = r - k < BLOCK ? r - k : BLOCK;
             for (int64_t i = first; i < last; i += height)
-                dots_of(m + i * cols, cols, q + k * cols, p + k * rows + i, rows, height, r - k < 4 ? r - k : 4);
+                FOR_BLOCK(dots, height, width, m + i * cols, cols, q + k * cols, p + k * rows + i, rows)
+        }
     }
 }
 
@@ -107,24 +126,24 @@ static inline __attribute__((always_inline)) void gather_rows(const float *m, in
                                                               const float *p, float *sums, int64_t stride,
                                                               int64_t count, int fresh, const int height,
                                                               const int width) {
-    lanes factor[4][4]; /* stays in registers */
+    vector factor[BLOCK][BLOCK]; /* stays in registers */
 #pragma GCC unroll 4
     for (int i = 0; i < height; i++)
 #pragma GCC unroll 4
-        for (int k = 0; k < width; k++) factor[i][k] = (lanes){0} + p[k * rows + i];
+        for (int k = 0; k < width; k++) factor[i][k] = (vector){0} + p[k * rows + i];
     int64_t j = 0;
-    for (; j + LANES <= count; j += LANES) {
-        lanes sum[4];
+    for (; j + WIDTH <= count; j += WIDTH) {
+        vector sum[BLOCK];
 #pragma GCC unroll 4
-        for (int k = 0; k < width; k++) sum[k] = fresh ? (lanes){0} : load(sums + k * stride + j);
+        for (int k = 0; k < width; k++) sum[k] = fresh ? (vector){0} : load(sums + k * stride + j);
 #pragma GCC unroll 4
         for (int i = 0; i < height; i++) {
-            const lanes x = load(m + i * cols + j);
+            const vector x = load(m + i * cols + j);
 #pragma GCC unroll 4
             for (int k = 0; k < width; k++) sum[k] += x * factor[i][k];
         }
 #pragma GCC unroll 4
-        for (int k = 0; k < width; k++) *(lanes *)(sums + k * stride + j) = sum[k];
+        for (int k = 0; k < width; k++) *(vector *)(sums + k * stride + j) = sum[k];
     }
     for (; j < count; j++)
         for (int k = 0; k < width; k++) {
@@ -132,15 +151,6 @@ static inline __attribute__((always_inline)) void gather_rows(const float *m, in
             for (int i = 0; i < height; i++) sum += m[i * cols + j] * p[k * rows + i];
             sums[k * stride + j] = sum;
         }
-}
-
-static inline void gather_rows_of(const float *m, int64_t rows, int64_t cols, const float *p, float *sums,
-                                  int64_t stride, int64_t count, int fresh, int height, int width) {
-    switch (4 * (height == 4) + width - 1) {
-#define CASE(number, height, width) case number: gather_rows(m, rows, cols, p, sums, stride, count, fresh, height, width); break;
-        FOR_BLOCKS(CASE)
-#undef CASE
-    }
 }
 
 /* Rows are summed in chunks, by shape alone, so that the order does not depend on the threads. */
@@ -166,10 +176,12 @@ static void transposed_times(const float *m, int64_t rows, int64_t cols, const f
             const int64_t last = rows < (chunk + 1) * height ? rows : (chunk + 1) * height;
             float *sums = (chunks > 1 ? partial + chunk * size : q) + start;
             for (int64_t i = chunk * height; i < last;) {
-                const int step = last - i >= 4 ? 4 : 1;
-                for (int k = 0; k < r; k += 4)
-                    gather_rows_of(m + i * cols + start, rows, cols, p + k * rows + i, sums + k * cols, cols, count,
-                                   i == chunk * height, step, r - k < 4 ? r - k : 4);
+                const int step = last - i >= BLOCK ? BLOCK : 1;
+                for (int k = 0; k < r; k += BLOCK) {
+                    const int width = r - k < BLOCK ? r - k : BLOCK;
+                    FOR_BLOCK(gather_rows, step, width, m + i * cols + start, rows, cols, p + k * rows + i,
+                              sums + k * cols, cols, count, i == chunk * height)
+                }
                 i += step;
             }
         }
@@ -192,18 +204,18 @@ static inline __attribute__((always_inline)) void outer_row(float *x, const floa
                                                             int64_t cols, int r, int64_t count, float weight,
                                                             const int accumulate) {
     int64_t j = 0;
-    for (; j + 4 * LANES <= count; j += 4 * LANES) {
-        lanes sum[4];
+    for (; j + 4 * WIDTH <= count; j += 4 * WIDTH) {
+        vector sum[4];
 #pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) sum[u] = load(q + j + u * LANES) * p[0];
+        for (int u = 0; u < 4; u++) sum[u] = load(q + j + u * WIDTH) * p[0];
         for (int k = 1; k < r; k++) {
             const float factor = p[k * rows];
 #pragma GCC unroll 4
-            for (int u = 0; u < 4; u++) sum[u] += load(q + k * cols + j + u * LANES) * factor;
+            for (int u = 0; u < 4; u++) sum[u] += load(q + k * cols + j + u * WIDTH) * factor;
         }
 #pragma GCC unroll 4
         for (int u = 0; u < 4; u++) {
-            lanes *to = (lanes *)(x + j + u * LANES);
+            vector *to = (vector *)(x + j + u * WIDTH);
             *to = accumulate ? *to + sum[u] * weight : sum[u] * weight;
         }
     }
