@@ -15,8 +15,9 @@ A new method is one class (docs/adding-a-compressor.md): `Selecting` with its `s
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -251,7 +252,7 @@ class PerTensor(Compressor):
 
     def step(self, xs: Sequence[Batch], out: Batch, world: World, context: Context) -> Step:
         sent = [self._parts_of(x, context.at(worker)) for worker, x in enumerate(xs)]
-        _refuse_unlike(xs[0].names, sent)
+        self._refuse_unlike(xs[0].names, sent, world, context.path)
         layout = _Layout([(part.numel(), part.dtype) for parts in sent[0] for part in parts])
         rows = [layout.row([part for parts in own for part in parts]) for own in sent]
         counts = [len(parts) for parts in sent[0]]
@@ -271,6 +272,27 @@ class PerTensor(Compressor):
         compressed = [self.compress(tensor, context.of(i, name)) for i, (name, tensor) in each]
         return [[part.contiguous().view(-1) for part in parts] for parts in compressed]
 
+    def _refuse_unlike(
+        self, names: tuple[str, ...], sent: Sequence[Any], world: World, path: tuple[Any, ...]
+    ) -> None:
+        """Raise ValueError where workers would send rows of other sizes or types: each cuts all rows by its
+        own. Ranks tell each other when their own are new."""
+        every = [[_described(parts) for parts in own] for own in sent]
+        if not world.simulated:
+            agreed: set[Hashable] = vars(self).setdefault("_agreed", set())
+            here = path, names, tuple(every[0])
+            if here in agreed:
+                return
+            every = [json.loads(told) for told in world.tell(json.dumps(every[0]), None)]
+        for name, *each in zip(names, *every, strict=True):
+            if other := [one for one in each if one != each[0]]:
+                raise ValueError(
+                    f"compress: it has returned {each[0]} for {name} at one worker and {other[0]} at "
+                    "another; sizes and types may depend on the shape alone: pad to the largest"
+                )
+        if not world.simulated:
+            agreed.add(here)
+
 
 @dataclass(frozen=True)
 class _Parts:
@@ -285,17 +307,6 @@ class _Parts:
 
     def zero_at_(self, batch: Batch) -> None:
         """Everything was sent: there are no places."""
-
-
-def _refuse_unlike(names: Sequence[str], sent: Sequence[Sequence[Sequence[Tensor]]]) -> None:
-    """Raise ValueError where workers hosted here would send rows of other sizes or types."""
-    for own in sent[1:]:
-        for name, parts, others in zip(names, own, sent[0], strict=True):
-            if (this := _described(parts)) != (other := _described(others)):
-                raise ValueError(
-                    f"compress: it has returned {this} for {name} at one worker and {other} at another; "
-                    "sizes and types may depend on the shape alone: pad to the largest"
-                )
 
 
 def _described(parts: Sequence[Tensor]) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro import Dense, TopK
-from dgc_repro.compressor.interface import Compressor, Context, Step
+from dgc_repro.compressor.interface import Compressor, Context, PerTensor, Step
 from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel.batch import Batch
@@ -48,6 +48,16 @@ class AtLeast(Selecting):
         flat = tensor.view(-1)
         places = torch.nonzero(flat.abs() >= self.least).view(-1)
         return Selection(flat[places], places.to(torch.int32), flat.numel())
+
+
+class OneLess(PerTensor):
+    """Sends all values; rank 1 sends one less of each tensor."""
+
+    def compress(self, tensor: Tensor, context: Context) -> Sequence[Tensor]:
+        return [tensor.flatten()[context.rank :]]
+
+    def decompress(self, parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+        return parts[0].view(shape)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from everyday import everyday
 from jobs import Shapes, exchange_here, exchanged, letter, raised, same
 from processes import World as Ranks
 from processes import _message
-from samples import AllKinds, AtLeast, damages, gradient
+from samples import AllKinds, AtLeast, OneLess, damages, gradient
 
 from dgc_repro import (
     QSGD,
@@ -170,6 +170,18 @@ def test_a_broken_sparse_payload_is_the_same_sentence_on_both_ranks(
     first, second = two_workers(broken_here, what, ragged)
     assert first == second
     assert first.startswith("ValueError: sparse payload: "), first
+
+
+def test_rows_of_unlike_sizes_are_the_same_sentence_on_both_ranks(two_workers: Ranks) -> None:
+    first, second = two_workers(unlike_here)
+    assert first == second
+    assert first.startswith(
+        "ValueError: compress: it has returned 72 float32 for a at one worker and 71 "
+    )
+
+
+def unlike_here() -> str:
+    return raised(lambda: exchange_here(OneLess(), {"a": (8, 9), "b": (300,)}, 1, 0))
 
 
 def broken_here(what: str, ragged: bool) -> str:
