@@ -45,6 +45,16 @@ FITTING = [
 REFUSED = [
     (LADDER, {}, "policy: plans 1 rungs .* the ladder has 3"),
     (
+        ErrorFeedback(Uniform(8)),
+        {"policy": Fixed("bits", (8, 4))},
+        r"policy: plans 3 rungs .*, and the compressor has no Ladder; give it one: Ladder\(\(Dense\(\), ",
+    ),
+    (
+        LADDER,
+        {"policy": Fixed("bits", (8, 2))},
+        "policy: rung 2 is bits=2, and the ladder's has bits=4; give a policy whose values",
+    ),
+    (
         MEASURED,
         {"policy": GRAVAC},
         "policy: .*PowerSGD cannot be measured; use a policy that plans",
