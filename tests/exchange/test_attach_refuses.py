@@ -99,6 +99,11 @@ def test_a_learning_rate_is_a_number_from_0(rate: Any) -> None:
         D.Attached.learning_rate.fset(object(), rate)  # type: ignore[attr-defined]
 
 
+def test_the_end_of_an_epoch_takes_a_report() -> None:
+    with pytest.raises(D.UserError, match="^report: an EpochReport, got float; give EpochReport"):
+        D.Attached.end_epoch(object(), 0.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "method",
     [D.TopK(0.1), D.PowerSGD(1), D.OneBit(), D.EFSignSGD(), D.SparseLoCo(), D.DeMo()],
