@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 MOST_LETTERS = 300  # of an error's line
 LONG_WORD, LONG_MESSAGE = 240, 1500
@@ -44,6 +46,15 @@ class UserError(ValueError):
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shown(str(message)))
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of flags whose refusals are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError."""
+        said = message.removeprefix("argument ")
+        raise UserError(f"{said}; {self.prog} --help lists the arguments")
 
 
 class MissingExtra(UserError, ImportError):

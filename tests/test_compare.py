@@ -571,6 +571,37 @@ def test_a_record_without_the_numbers_is_named_in_one_line() -> None:
         shown([a_run(), broken])
 
 
+def test_a_trained_run_whose_summary_lacks_its_quality_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = replace(a_run("TopK"), summary={"status": "finished"})
+    (task,) = compare.compared([a_run(), broken])
+    assert list(task.table["line"]) == ["Dense"]
+    assert caplog.messages == [
+        f"left out: {broken.id}: its summary.json has no test accuracy or perplexity; remove the folder and "
+        "run again"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "begins"),
+    [
+        (
+            ["--againts", "dense"],
+            "unrecognized arguments: --againts; python -m dgc_repro compare",
+        ),
+        (
+            ["runs", "against=dense"],
+            "unrecognized arguments: against=dense; python -m dgc_repro compare",
+        ),
+        (["--x", "payload"], "--x: invalid choice: 'payload' "),
+    ],
+)
+def test_a_wrong_flag_is_one_line(given: list[str], begins: str) -> None:
+    with pytest.raises(UserError, match=f"^{begins}.* --help lists the arguments$"):
+        compare.main(given)
+
+
 def test_the_command_prints_and_draws_the_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,14 +14,13 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from dgc_repro.bench import exchange, methods
 from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.bench.world import RanksFailed
-from dgc_repro.errors import UserError
+from dgc_repro.errors import Parser, UserError
 from dgc_repro.progress import Progress, duration
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -31,14 +30,6 @@ TABLES: Mapping[str, Callable[[bool], Table]] = {
     "gpu": methods.gpu_table,
     "network": exchange.network_table,
 }
-
-
-class Parser(argparse.ArgumentParser):
-    """Its refusals are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UserError."""
-        raise UserError(message.removeprefix("argument "))
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

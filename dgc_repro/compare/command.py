@@ -35,7 +35,7 @@ from dgc_repro.compare.tasks import (
     is_of_paper,
     judged_against,
 )
-from dgc_repro.errors import UserError, refuse_first_of
+from dgc_repro.errors import Parser, UserError, refuse_first_of
 from dgc_repro.files import replace
 from dgc_repro.paper import plot
 from dgc_repro.paper.against import Against
@@ -60,7 +60,7 @@ CLASSES = (
 
 def main(arguments: Sequence[str]) -> None:
     """The command. Raises UserError where there is nothing to compare."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dgc_repro compare",
         description="Compare your own runs.",
         epilog=__doc__,

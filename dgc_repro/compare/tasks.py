@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from dgc_repro.paper.against import Against, against, unlike, workload_of
 from dgc_repro.paper.frame import amount, count, number
 from dgc_repro.paper.records import Run
 
+log = logging.getLogger(__name__)
 OWN = "none"
 """The paper of a run of one's own."""
 QUALITIES = {
@@ -93,6 +95,12 @@ def compared(runs: Sequence[Run], by: str | None = None) -> list[Task]:
             f"--by: no setting {by!r} in these runs; {', '.join(near) or 'see config.yaml'}"
         )
     trained = sorted((run for run in runs if _metric(run)), key=_task)
+    for run in runs:
+        if not _metric(run) and not run.epochs.empty:
+            log.warning(
+                f"left out: {run.id}: its summary.json has no test accuracy or perplexity; "
+                "remove the folder and run again"
+            )
     if not trained:
         raise UserError(
             "compare: these runs have no test accuracy or perplexity; give trained runs"

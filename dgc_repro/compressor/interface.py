@@ -262,14 +262,16 @@ class PerTensor(Compressor):
         for place, tensor in enumerate(out.tensors):
             total = torch.zeros_like(tensor)
             for parts in every:
-                own = self.decompress(parts[place], tensor.shape)
-                total += own.view(tensor.shape) * (1.0 / world.size)
+                total += self._decompressed(parts[place], tensor.shape) * (1.0 / world.size)
             tensor.copy_(total)
         return [_Parts(self, parts) for parts in sent]
 
     def _parts_of(self, x: Batch, context: Context) -> list[list[Tensor]]:
         each = enumerate(zip(x.names, x.tensors, strict=True))
-        compressed = [self.compress(tensor, context.of(i, name)) for i, (name, tensor) in each]
+        compressed = [
+            _checked_parts(self.compress(tensor, context.of(i, name)), name)
+            for i, (name, tensor) in each
+        ]
         return [[part.contiguous().view(-1) for part in parts] for parts in compressed]
 
     def _refuse_unlike(
@@ -293,6 +295,15 @@ class PerTensor(Compressor):
         if not world.simulated:
             agreed.add(here)
 
+    def _decompressed(self, parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+        """What `decompress` returns, in this shape. Raises ValueError where it is no such tensor."""
+        found = self.decompress(parts, shape)
+        if not isinstance(found, Tensor) or found.numel() != shape.numel():
+            is_tensor = isinstance(found, Tensor)
+            got = f"one of shape {tuple(found.shape)}" if is_tensor else type(found).__name__
+            raise ValueError(f"decompress: a tensor of shape {tuple(shape)}, got {got}")
+        return found.reshape(shape)
+
 
 @dataclass(frozen=True)
 class _Parts:
@@ -303,10 +314,23 @@ class _Parts:
 
     def subtract_from_(self, batch: Batch) -> None:
         for tensor, parts in zip(batch.tensors, self.parts, strict=True):
-            tensor -= self.method.decompress(parts, tensor.shape).view(tensor.shape)
+            tensor -= self.method._decompressed(parts, tensor.shape)
 
     def zero_at_(self, batch: Batch) -> None:
         """Everything was sent: there are no places."""
+
+
+def _checked_parts(parts: object, name: str) -> Sequence[Tensor]:
+    """What `PerTensor.compress` has returned for a tensor. Raises ValueError where it is no list of dense
+    tensors."""
+    wanted = "compress: a list of dense tensors, got"
+    if not isinstance(parts, Sequence):
+        raise ValueError(f"{wanted} {type(parts).__name__} for {name}")
+    for part in parts:
+        if not isinstance(part, Tensor) or part.layout != torch.strided:
+            sparse = "a sparse " * isinstance(part, Tensor)
+            raise ValueError(f"{wanted} {sparse}{type(part).__name__} in it for {name}")
+    return parts
 
 
 def _described(parts: Sequence[Tensor]) -> str:

@@ -2,8 +2,7 @@
 
 A sparsifier is a compressor that chooses entries (`select`) and sends their values and places. It
 can choose again among the survivors of a weaker one (`refine`), which is what a `Ladder` of
-sparsifiers does (GraVAC, multi-level compression); `exchange_selected` then sends what the ladder has
-chosen.
+sparsifiers does (GraVAC, multi-level compression); `Selecting.send` then sends what the ladder has chosen.
 """
 
 from __future__ import annotations
@@ -77,11 +76,18 @@ def num_kept(n: int, density: float) -> int:
 
 
 def one_by_one(sparsifier: Any, batch: Batch, context: Context) -> Selections:
-    """What a sparsifier selects of each tensor. Raises ValueError for places that do not ascend, which a
-    bitmap would not show; on a GPU nobody looks."""
+    """What a sparsifier selects of each tensor. Raises ValueError for what is no selection, and for places
+    that do not ascend, which a bitmap would not show; on a GPU nobody looks at places."""
     each = enumerate(zip(batch.names, batch.tensors, strict=True))
     chosen = [sparsifier.select(x, context.of(i, name)) for i, (name, x) in each]
-    for one in chosen:
+    for name, one in zip(batch.names, chosen, strict=True):
+        if not isinstance(one, Selection):
+            raise ValueError(f"select: what select.at returns, got {type(one).__name__} for {name}")
+        if one.values.shape != one.indices.shape:
+            raise ValueError(
+                f"select: one value for each place, got values of shape {tuple(one.values.shape)} for "
+                f"{name}; give select.at tensor.view(-1)"
+            )
         if one.indices.device.type == "cpu" and not bool((one.indices.diff() > 0).all()):
             raise broken_places(one.n, one.indices.numel())
     return Selections.of(chosen)

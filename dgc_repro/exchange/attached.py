@@ -244,6 +244,11 @@ class Attached:
     def end_epoch(self, report: EpochReport) -> None:
         """Tell the policy how the epoch went, on all ranks together; the numbers must be the same on all
         ranks. Where the policy watches ``gradient_norms`` and the report has none, they are filled in."""
+        if not isinstance(report, EpochReport):
+            raise UserError(
+                f"report: an EpochReport, got {type(report).__name__}; give EpochReport(epoch=..., "
+                "train_loss=..., validation_loss=..., validation_accuracy_percent=...)"
+            )
         if getattr(self._policy, "decay", None) is not None and any(
             map(math.isnan, report.learning_rate)
         ):
@@ -264,7 +269,13 @@ class Attached:
         them takes no part in a step, for which the others wait. Call it on all ranks. ``number``: of this
         rank's batches; None where it is unknown, as of an `IterableDataset`."""
         facts, self._compared = {"batches": number}, self._compared + 1
-        compare(self._rendezvous, f"batches/{self._compared}", facts, fix=SAME_BATCHES)
+        is_number = number is None or (isinstance(number, int) and not isinstance(number, bool))
+        kind = type(number).__name__
+        problem = (
+            "" if is_number else f"batches: a whole number or None, got {kind}; give its len()"
+        )
+        what = f"batches/{self._compared}"
+        compare(self._rendezvous, what, facts, problem=problem, fix=SAME_BATCHES)
 
     def explained(self, error: BaseException) -> CollectiveFailed:
         """Return an error that says which ranks have taken other steps than this one, whose collective has

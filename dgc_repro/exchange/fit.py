@@ -62,6 +62,11 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
         raise UserError(str(error)) from error
     planned = len(policy.values) + 1
     ladders = [part for part in nested(compressor) if isinstance(part, Ladder)]
+    if planned > 1 and not ladders:
+        raise UserError(
+            f"policy: plans {planned} rungs (dense and policy.values), and the compressor has no Ladder; "
+            "give it one: Ladder((Dense(), ...)), with a compressor for each of policy.values"
+        )
     for rung in (rung for ladder in ladders for rung in ladder.rungs[1:]):
         if measures(policy) and not isinstance(getattr(rung, "method", rung), Measurable):
             raise UserError(
@@ -74,6 +79,7 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
             {
                 f"policy: plans {planned} rungs (dense and policy.values), the ladder has {rungs}; give a "
                 "policy whose values are the ladder's": rungs != planned,
+                **_other_values(part, policy),
                 "wrap: clip_local needs the norm of the whole gradient, exchange.overlap=true sends each "
                 "bucket as it comes; use exchange.overlap=false": overlap
                 and isinstance(part, ClipLocal),
@@ -81,6 +87,19 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
                 "leave one of them out": unit == MODEL and isinstance(part, PerLayer),
             }
         )
+
+
+def _other_values(part: object, policy: Policy) -> dict[str, bool]:
+    """The rungs of a ladder whose setting is not the policy's value, each as a problem. A rung without such a
+    setting, or whose setting is None, is of any value."""
+    rungs = part.rungs[1:] if isinstance(part, Ladder) and policy.field else ()
+    pairs = zip(rungs, policy.values, strict=False)
+    has = [(getattr(rung, policy.field or "", None), value) for rung, value in pairs]
+    return {
+        f"policy: rung {number} is {policy.field}={value}, and the ladder's has {policy.field}={own}; give a "
+        "policy whose values are the ladder's": own not in (None, value)
+        for number, (own, value) in enumerate(has, 1)
+    }
 
 
 def fit_units(compressor: Compressor, policy: Policy, unit: str, overlap: bool) -> None:

@@ -138,8 +138,10 @@ def keyed(states: Mapping[int, State]) -> State:
 def states_of(saved: Mapping[str, Any]) -> dict[int, State]:
     """The states in what was saved, by rank, without empty ones. Raises UserError where it is no state."""
     if not isinstance(saved, Mapping):
-        raise UserError(f"state: it is {saved}; give what state_dict() of an exchange has returned")
-    if "world_size" in saved:
+        raise UserError(
+            f"state: it is {type(saved).__name__}; give what state_dict() of an exchange has returned"
+        )
+    if saved.keys() & {*KEYS}:
         _refuse_incomplete(saved)
         return {saved["rank"]: dict(saved)}
     names = {name: re.fullmatch(r"rank(\d+)", str(name)) for name in saved}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import keyword
 import re
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dgc_repro.paper
-from dgc_repro.errors import UserError
+from dgc_repro.errors import Parser, UserError
 from dgc_repro.paper.publish import package_of
 
 TEMPLATE = Path(dgc_repro.paper.__file__).parent / "template"
@@ -36,7 +35,7 @@ def files(paper: str, artifact: str) -> dict[str, str]:
 
 def new_paper(arguments: Sequence[str]) -> None:
     """Write the folder. Raises UserError where the name is taken or is no Python name."""
-    parser = argparse.ArgumentParser(prog="python -m dgc_repro new-paper")
+    parser = Parser(prog="python -m dgc_repro new-paper")
     parser.add_argument("paper", help="a Python name, such as mypaper")
     parser.add_argument(
         "artifact", nargs="?", default="table1", help="its table or figure, such as table2 or fig3"

@@ -157,6 +157,14 @@ class Artifact:
             return
         known = [*self.quantities, *SENT, LESS]
         require_names(self.claims, known, self.rows)
+        for name, one in self.quantities.items():
+            if isinstance(one, Relative):
+                _require(f"quantity {name!r}", "quantity", [one.quantity], known)
+                _require(f"quantity {name!r}", "row", [one.to], self.rows)
+        for title, table in self.tables.items():
+            columns = table.columns if isinstance(table, Rows) else () if callable(table) else table
+            asked = [one if isinstance(one, str) else one.quantity for one in columns]
+            _require(f"table {title!r}", "quantity", asked, known)
         if isinstance(self.printed, Printed):
             _require(self.printed.where, "quantity", self.printed.columns, known)
             for name, unit in self.printed.columns.items():

@@ -11,7 +11,7 @@ from numeric import gaussian, normal
 from torch import Tensor
 
 from dgc_repro import ErrorFeedback
-from dgc_repro.extend import Context, PerTensor, checked
+from dgc_repro.extend import Context, PerTensor, Selecting, Selection, checked, select
 
 
 class Signs(PerTensor):
@@ -67,3 +67,66 @@ def test_sizes_that_depend_on_values_are_refused_where_workers_are_simulated() -
     ):
         play(exchange, setting, [{"a": gaussian(40, seed)} for seed in range(2)])
     assert exchange.world.ledger.payload_bytes == 0
+
+
+class Returning(PerTensor):
+    """What the two functions return is given."""
+
+    def __init__(self, compressed: object, decompressed: object = None) -> None:
+        self.compressed, self.decompressed = compressed, decompressed
+
+    def compress(self, *_: object) -> Sequence[Tensor]:
+        return self.compressed  # type: ignore[return-value]
+
+    def decompress(self, *_: object) -> Tensor:
+        return self.decompressed  # type: ignore[return-value]
+
+
+class Choosing(Selecting):
+    """What `select` returns is given."""
+
+    ragged = False
+
+    def __init__(self, selected: object) -> None:
+        self.selected = selected
+
+    def select(self, *_: object) -> Selection:
+        return self.selected  # type: ignore[return-value]
+
+
+PLACES = torch.tensor([0, 1])
+WRONG = {
+    "a tensor": (Returning(torch.ones(4)), "compress: a list of dense tensors, got Tensor for a$"),
+    "none": (Returning(None), "compress: a list of dense tensors, got NoneType for a$"),
+    "arrays": (
+        Returning([torch.ones(4).numpy()]),
+        "compress: a list of dense tensors, got ndarray in it for a$",
+    ),
+    "sparse": (
+        Returning([torch.ones(4).to_sparse()]),
+        "compress: a list of dense tensors, got a sparse Tensor in it for a$",
+    ),
+    "nothing back": (
+        Returning([torch.ones(1)]),
+        r"decompress: a tensor of shape \(2, 2\), got NoneType$",
+    ),
+    "another shape": (
+        Returning([torch.ones(1)], torch.ones(1)),
+        r"decompress: a tensor of shape \(2, 2\), got one of shape \(1,\)$",
+    ),
+    "places": (Choosing(PLACES), "select: what select.at returns, got Tensor for a$"),
+    "rows": (
+        Choosing(select.at(torch.ones(2, 2), PLACES)),
+        r"select: one value for each place, got values of shape \(2, 2\) for a; give select.at "
+        r"tensor.view\(-1\)$",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_function_that_returns_something_else_is_named(name: str) -> None:
+    method, message = WRONG[name]
+    setting = Setting("wrong", method)
+    exchange = simulation(setting, 1, {"a": torch.zeros(2, 2)})
+    with pytest.raises(ValueError, match=f"^{message}"):
+        play(exchange, setting, [{"a": torch.ones(2, 2)}])

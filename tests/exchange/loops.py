@@ -605,7 +605,9 @@ def damaged(kind: str) -> str:
             {rank: {"world_size": 2, "rank": rank} for rank in (0, 1)}
         ),
         "a number": {"rank0": 3, "rank1": 3},
+        "no world size": {k: v for k, v in state.items() if k != "world_size"},
         "nothing": None,
+        "a list": [state],
         "another policy": state | {"policy": {"epoch": 0}},
         "another ledger": state | {"ledger": 3},
         "sums that are none": state | {"sums": 3},
@@ -953,6 +955,8 @@ def uneven(model: Any, exchange: Attached) -> str:
 def batches_compared(model: Any, exchange: Attached) -> str:
     exchange.compare_batches(3)
     exchange.compare_batches(None)
+    loader = raised(lambda: exchange.compare_batches([1, 2]))  # type: ignore[arg-type]
+    assert loader.endswith("batches: a whole number or None, got list; give its len()"), loader
     said = raised(lambda: exchange.compare_batches(3 + dist.get_rank()))
     exchange.compare_batches(3)
     return said

@@ -45,6 +45,16 @@ FITTING = [
 REFUSED = [
     (LADDER, {}, "policy: plans 1 rungs .* the ladder has 3"),
     (
+        ErrorFeedback(Uniform(8)),
+        {"policy": Fixed("bits", (8, 4))},
+        r"policy: plans 3 rungs .*, and the compressor has no Ladder; give it one: Ladder\(\(Dense\(\), ",
+    ),
+    (
+        LADDER,
+        {"policy": Fixed("bits", (8, 2))},
+        "policy: rung 2 is bits=2, and the ladder's has bits=4; give a policy whose values",
+    ),
+    (
         MEASURED,
         {"policy": GRAVAC},
         "policy: .*PowerSGD cannot be measured; use a policy that plans",
@@ -87,6 +97,11 @@ def test_a_policy_is_an_object(given: Any, name: str) -> None:
 def test_a_learning_rate_is_a_number_from_0(rate: Any) -> None:
     with pytest.raises(D.UserError, match="^learning_rate: a number from 0, got "):
         D.Attached.learning_rate.fset(object(), rate)  # type: ignore[attr-defined]
+
+
+def test_the_end_of_an_epoch_takes_a_report() -> None:
+    with pytest.raises(D.UserError, match="^report: an EpochReport, got float; give EpochReport"):
+        D.Attached.end_epoch(object(), 0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import dgc_repro.paper
 from dgc_repro.errors import UserError
 from dgc_repro.names import conf_dir
 from dgc_repro.paper import facts, panels, plot
-from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact
+from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact, Rows
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed, printed_table
-from dgc_repro.paper.frame import lines
+from dgc_repro.paper.frame import Column, Relative, lines
 from dgc_repro.paper.page import CONTRADICT, FOUND, LIMITS, SILENT, Section, Template, made
 from dgc_repro.paper.records import Run, read_run
 
@@ -47,6 +47,31 @@ def test_a_misspelt_name_in_a_claim_or_a_printed_table_is_an_error() -> None:
         page_with(printed=Printed("Table 1", {"top-1": "%"}, {"none": (90.0,)}))
     with pytest.raises(UserError, match="^Table 1: no row in ROWS 'dense'; there are: none"):
         page_with(printed=Printed("Table 1", {"test accuracy": "%"}, {"dense": (90.0,)}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"quantities": {"share": Relative("paylod", "none")}},
+            "quantity 'share': no quantity 'paylod'; there are: share, floats sent, payload",
+        ),
+        (
+            {"quantities": {"share": Relative("payload", "non")}},
+            "quantity 'share': no row 'non'; there are: none, static8",
+        ),
+        ({"tables": {"Sent": ["paylod"]}}, "table 'Sent': no quantity 'paylod'; there are: "),
+        (
+            {"tables": {"Sent": Rows(ROWS, [Column("bytes", "paylod")])}},
+            "table 'Sent': no quantity 'paylod'; there are: ",
+        ),
+    ],
+)
+def test_a_misspelt_name_that_would_leave_a_column_empty_is_an_error(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        Artifact("A page", rows=ROWS, **given)
 
 
 def test_a_printed_column_may_be_what_is_sent_in_its_own_unit() -> None:
