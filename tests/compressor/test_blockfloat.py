@@ -8,15 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from numeric import (
-    Array,
-    both_kernels,
-    context,
-    dense,
-    encoded,
-    hashed_uniform,
-    heavy_tailed,
-)
+from numeric import Array, both_kernels, context, dense, encoded, hashed_uniform, heavy_tailed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

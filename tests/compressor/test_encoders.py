@@ -98,9 +98,7 @@ def test_c_and_tensors_encode_alike(method: Any) -> None:
 @pytest.mark.parametrize(
     "method", [*UNIFORM[::4], *SIGNED, D.EDEN(3, 64), D.BlockFloat("nvfp4")], ids=str
 )
-def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
-    method: Any,
-) -> None:
+def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(method: Any) -> None:
     for count, size in itertools.product((1, 2, 5, 33), SIZES):
         payloads = [encoded(method, heavy_tailed(size, i), context(i)) for i in range(count)]
         together = averaged(payloads, torch.empty(size))

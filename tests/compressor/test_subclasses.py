@@ -60,8 +60,7 @@ def test_an_overridden_step_is_what_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "given", "instead"),
-    [(QSGD, "encode", "encode_batch"), (TopK, "choose", "choose_all")],
+    ("base", "given", "instead"), [(QSGD, "encode", "encode_batch"), (TopK, "choose", "choose_all")]
 )
 def test_a_method_that_nobody_calls_is_refused(base: Any, given: str, instead: str) -> None:
     own = type("Own", (base,), {given: lambda *_: None})

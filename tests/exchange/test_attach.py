@@ -595,10 +595,7 @@ def test_the_rung_of_metrics_is_that_of_the_last_step(two_workers: Ranks, overla
     assert two_workers(loops.rungs_around_an_epoch, overlap) == [[2, 2, 1, 1]] * 2
 
 
-@pytest.mark.parametrize(
-    ("overlap", "norm"),
-    [(False, "mean"), (True, "mean"), (False, "own")],
-)
+@pytest.mark.parametrize(("overlap", "norm"), [(False, "mean"), (True, "mean"), (False, "own")])
 def test_accordion_is_told_the_norms_that_it_watches_and_of_unscaled_gradients(
     two_workers: Ranks, overlap: bool, norm: str
 ) -> None:

@@ -112,13 +112,7 @@ def test_a_method_that_loses_what_it_does_not_send_is_noted_once(method: Compres
 
 def test_a_method_that_its_paper_uses_without_error_feedback_is_not_noted() -> None:
     _warn_lost.cache_clear()
-    for method in (
-        D.RandomK(0.1, unbiased=True),
-        D.SignSGD(),
-        Uniform(4),
-        D.QSGD(7),
-        Dense(),
-    ):
+    for method in (D.RandomK(0.1, unbiased=True), D.SignSGD(), Uniform(4), D.QSGD(7), Dense()):
         note_lost(method)
 
 

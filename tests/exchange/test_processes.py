@@ -59,10 +59,7 @@ GATHERED: dict[str, tuple[Any, int]] = {
     "cosines": (ErrorFeedback(DeMo(4), decay=0.999), 0),
     "gaps": (ErrorFeedback(TopK(factor=30)), 0),
     "bitmap": (ErrorFeedback(TopK(0.3)), 0),
-    "a ladder of sparsifiers": (
-        ErrorFeedback(Ladder((Dense(), TopK(0.5), TopK(0.05)))),
-        2,
-    ),
+    "a ladder of sparsifiers": (ErrorFeedback(Ladder((Dense(), TopK(0.5), TopK(0.05)))), 2),
     "ragged": (ErrorFeedback(AtLeast(0.5)), 0),
     "ragged, nobody sends anything": (AtLeast(100.0), 0),
 }

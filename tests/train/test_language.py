@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_run import (
-    STEPS_PER_EPOCH,
-    TEXT,
-    UNIFORM4_EF,
-    built,
-    play,
-)
+from tiny_run import STEPS_PER_EPOCH, TEXT, UNIFORM4_EF, built, play
 
 from dgc_repro.errors import UserError
 from dgc_repro.train import checkpoint

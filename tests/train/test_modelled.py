@@ -76,10 +76,7 @@ TOPK10 = ("compressor=topk", "compressor.factor=10")
 
 @pytest.mark.parametrize(
     ("settings", "collective", "figure"),
-    [
-        (DENSE, "allreduce", figure_1a),
-        ((*TOPK10, "wrap=[error_feedback]"), "allgather", figure_3),
-    ],
+    [(DENSE, "allreduce", figure_1a), ((*TOPK10, "wrap=[error_feedback]"), "allgather", figure_3)],
 )
 def test_a_run_and_gravacs_modelled_figures_send_one_collective_a_step(
     settings: tuple[str, ...], collective: str, figure: Callable[[tuple[int, ...]], float]

@@ -14,15 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_run import (
-    PLAIN,
-    SETTINGS,
-    UNIFORM4_EF,
-    assert_same_state,
-    built,
-    play,
-    state_of,
-)
+from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, assert_same_state, built, play, state_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 

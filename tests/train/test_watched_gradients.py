@@ -52,10 +52,7 @@ def resumed(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
         checkpoint.save(first, folder, "a config")
         checkpoint.load(second, folder, "a config")
         play(second)
-        return [
-            (told[:num_told], whole.progress.policy),
-            (told[num_told:], second.progress.policy),
-        ]
+        return [(told[:num_told], whole.progress.policy), (told[num_told:], second.progress.policy)]
 
 
 @pytest.mark.parametrize(

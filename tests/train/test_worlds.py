@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import World
-from tiny_run import (
-    PLAIN,
-    RECIPE,
-    SETTINGS,
-    TEXT,
-    UNIFORM4_EF,
-    built,
-    tiny,
-)
+from tiny_run import PLAIN, RECIPE, SETTINGS, TEXT, UNIFORM4_EF, built, tiny
 from told import EVALUATED, shared_part, told_by, told_here
 
 pytestmark = pytest.mark.slow
