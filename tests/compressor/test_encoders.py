@@ -218,9 +218,22 @@ def test_bytes_are_what_the_bits_say(
         assert own.layout.tensors[0].num_bytes == size
 
 
-@pytest.mark.parametrize("method", [D.Natural(), D.OneBit(), D.SignSGD()], ids=str)
+@both_kernels
+@pytest.mark.parametrize("method", [D.EDEN(3), D.RandomK(0.2, shared=False)], ids=str)
+def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought(method: Any) -> None:
+    x = heavy_tailed(5000)
+    mine, theirs = (run(method, x * (rank + 1), context(rank=rank)).own for rank in (0, 1))
+    assert int(mine.keys[0]) != int(theirs.keys[0])
+    arrived = mine.like(theirs.row.clone())
+    assert torch.equal(arrived.keys, theirs.keys)
+    assert torch.equal(dense(arrived), dense(theirs))
+
+
+@pytest.mark.parametrize(
+    "method", [D.Natural(), D.OneBit(), D.SignSGD(), D.RandomK(shared=False)], ids=str
+)
 def test_a_payload_of_another_size_is_refused(method: Any) -> None:
-    own = encoded(method, torch.ones(100))
+    own = run(method, torch.ones(100)).own
     for row in (own.row[:-8], torch.cat([own.row, own.row])):
         with pytest.raises(ValueError, match="bytes arrived, and this worker's has"):
             own.like(row)

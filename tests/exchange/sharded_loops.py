@@ -248,16 +248,14 @@ def norms_of_two_steps(how: str) -> Mapping[str, float]:
 
 def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
     """Of a step that leaves a unit out: which parameters have a gradient, and which residuals change."""
-    model = built()
-    exchange = attached(model)
-    before: dict[str, Tensor] = {}
+    model, exchange = with_exchange()
+    residuals = []
     for model.skips in (False, True):
-        before = states_of_all(exchange)["residual"]
         model.zero_grad()
         backward(model)
-    after = exchange.state_dict()["exchange"]["states"]["residual"]
+        residuals.append(states_of_all(exchange)["residual"])
+    before, after = residuals
     changes = {name: not same(before[name], after[name]) for name in after}
-    exchange.detach()
     return {name: g is not None for name, g in gradients(model).items()}, changes
 
 
@@ -295,12 +293,10 @@ def factor_of_later() -> bool:
 
 def saved_by_these(folder: str) -> None:
     """Save an exchange after a step in both forms."""
-    model = built()
-    exchange = attached(model)
+    model, exchange = with_exchange()
     backward(model)
     for form in ("by_rank", "gathered"):
         save(exchange, form, folder)
-    exchange.detach()
 
 
 def loaded_by_these(folder: str, form: str, reshard: str) -> tuple[str, int]:
@@ -314,18 +310,15 @@ def loaded_by_these(folder: str, form: str, reshard: str) -> tuple[str, int]:
     return said, step
 
 
-def broken() -> tuple[list[str], bool]:
-    """What a loop is told whose method fails in the second step; whether that step leaves gradients."""
-    model = built()
-    exchange = attached(model, Broken(1))
-    said, left = [], True
-    for step in range(3):
+def broken() -> tuple[list[str], list[bool]]:
+    """What a loop is told whose method fails in the second step; which steps leave gradients."""
+    model, exchange = with_exchange(Broken(1))
+    said, left = [], []
+    for _ in range(3):
         model.zero_grad()
         said.append(raised(lambda: backward(model)))
-        if step == 1:
-            left = any(p.grad is not None for p in model.parameters())
+        left.append(any(p.grad is not None for p in model.parameters()))
     assert exchange.applied
-    exchange.detach()
     return said, left
 
 
@@ -388,13 +381,10 @@ def unused(model: Any, _: Any) -> str:
 
 def left_out() -> str:
     """As above, by one rank only, with torch's remedy."""
-    model = built()
-    exchange = attached(model)
+    model, _ = with_exchange()
     model.on = dist.get_rank() == 1
     model.set_reduce_scatter_unused_params(True)
-    said = raised(lambda: backward(model))
-    exchange.detach()
-    return said
+    return raised(lambda: backward(model))
 
 
 def unknown_scaler(model: Any, _: Any) -> str:
@@ -488,108 +478,59 @@ def without_attach() -> str:
 
 REFUSED: Mapping[str, tuple[Callable[[], str], str]] = {
     "another mesh": (
-        lambda: refused(
-            built(Loop(replicated=True)),
-            mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu")),
-        ),
-        r"mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out",
-    ),
-    "another dimension": (
-        lambda: refused(built(Loop(replicated=True)), dim="gpu"),
-        "mesh, dim: .*leave both out; got dim='gpu'$",
-    ),
+        lambda: refused(built(Loop(replicated=True)),
+                        mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu"))),
+        r"mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out"),
+    "another dimension": (lambda: refused(built(Loop(replicated=True)), dim="gpu"),
+                          "mesh, dim: .*leave both out; got dim='gpu'$"),
     "two meshes": (two_meshes, r"model: first\.0\.weight .* 1 dimensions, .* of 2; give all"),
     "unknown torch": (unknown_torch, "model: torch .* in an unknown form .*docs/fsdp.md"),
     "replicate": (replicate_of_torch, r"model: replicate\(\) averages over all ranks itself"),
     "inner dimension": (lambda: refused(dim="gpu"), r"mesh, dim: .* got .*dim='gpu'$"),
     "flat mesh": (lambda: refused(mesh=nodes()["gpu"]), r"mesh, dim: .* got .*\('gpu',\)"),
-    "ddp": (
-        lambda: refused(built(Loop("ddp"))),
-        "model: with mesh, .* sharded, got DistributedDataParallel$",
-    ),
-    "other mesh": (
-        lambda: refused(built(mesh=nodes()["node"])),
-        r"mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], ",
-    ),
-    "float16": (
-        lambda: refused(fully_shard(Layers().half(), mesh=nodes()["gpu"])),
-        r"model: FSDP reduces the gradient of first\.0\.weight in float16; give",
-    ),
+    "ddp": (lambda: refused(built(Loop("ddp"))),
+            "model: with mesh, .* sharded, got DistributedDataParallel$"),
+    "other mesh": (lambda: refused(built(mesh=nodes()["node"])),
+                   r"mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], "),
+    "float16": (lambda: refused(fully_shard(Layers().half(), mesh=nodes()["gpu"])),
+                r"model: FSDP reduces the gradient of first\.0\.weight in float16; give"),
     "meta": (on_no_device, "model: .* is on meta and the mesh on cpu; attach after"),
-    "unit of one rank": (
-        lambda: by_one_rank(unit="model"),
-        r"unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
-    ),
-    "another seed": (
-        lambda: by_one_rank(seed=1),
-        r"seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)",
-    ),
+    "unit of one rank": (lambda: by_one_rank(unit="model"),
+                         r"unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$"),
+    "another seed": (lambda: by_one_rank(seed=1),
+                     r"seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)"),
     "no mesh on one rank": (without_mesh, r"mesh, dim: .*got .*dim=None \(rank 2\)$"),
-    "not attached on one rank": (
-        without_attach,
-        r"attach: rank 2 did not call attach within 0\.5 s; call it",
-    ),
+    "not attached on one rank": (without_attach,
+                                 r"attach: rank 2 did not call attach within 0\.5 s; call it"),
     "overlap": (lambda: refused(overlap=True), "overlap: FSDP's gradients are always"),
-    "decides now": (
-        lambda: refused(None, LADDER, gravac("now")),
-        'policy: GraVAC decides .* take a policy with decide="last"$',
-    ),
+    "decides now": (lambda: refused(None, LADDER, gravac("now")),
+                    'policy: GraVAC decides .* take a policy with decide="last"$'),
     "clip": (lambda: refused(None, ClipLocal(Uniform(4))), "compressor: clip_local needs"),
-    "too small": (  # for parts of 3 x 6, which ranks 1 and 3 have
-        lambda: refused(None, ErrorFeedback(PowerSGD(2))),
-        r"rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
-    ),
+    # For parts of 3 x 6, which ranks 1 and 3 have.
+    "too small": (lambda: refused(None, ErrorFeedback(PowerSGD(2))),
+                  r"rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$"),
     "hooked": (hooked, "model: it has an all-reduce hook already"),
     "ignored": (ignored, "model: last.weight is in no unit of fully_shard"),
-}
+}  # fmt: skip
 """What `attach` is given, and what it says."""
-MISTAKEN: Mapping[
-    str, tuple[Callable[[], tuple[Any, Attached]], Callable[[Any, Attached], str], str]
-] = {
-    "left behind": (
-        replicated,
-        left_behind,
-        "model: the last backward .* left out the unit 'first', ",
-    ),
-    "thawed": (
-        lambda: with_exchange(frozen=True),
-        thawed,
-        r"model: first\.0\.weight was frozen when",
-    ),
-    "thawed on one rank": (
-        lambda: with_exchange(frozen=True),
-        thawed_on_one_rank,
-        r"model: first\.0\.weight was frozen when",
-    ),
+FROZEN = r"model: first\.0\.weight was frozen when"
+Made = tuple[Any, Attached]
+MISTAKEN: Mapping[str, tuple[Callable[[], Made], Callable[[Any, Attached], str], str]] = {
+    "left behind": (replicated, left_behind, "model: the last backward .* left out the unit 'first', "),
+    "thawed": (lambda: with_exchange(frozen=True), thawed, FROZEN),
+    "thawed on one rank": (lambda: with_exchange(frozen=True), thawed_on_one_rank, FROZEN),
     "thawed unit": (frozen_unit, thawed, r"model: first\.0\.\w+ was frozen when"),
-    "grown": (
-        with_exchange,
-        grown,
-        r"model: side\.1\.bias was added .*, or detach, shard it with fully",
-    ),
-    "grown on one rank": (
-        with_exchange,
-        lambda *given: grown(*given, (2,)),
-        r"model: side\.1\.bias .*\(rank 2\)$",
-    ),
+    "grown": (with_exchange, grown, r"model: side\.1\.bias was added .*, or detach, shard it with fully"),
+    "grown on one rank": (with_exchange, lambda *given: grown(*given, (2,)),
+                          r"model: side\.1\.bias .*\(rank 2\)$"),
     "doubled momentum": (
-        lambda: with_exchange(MomentumCorrection(TopK(0.25), momentum=0.5)),
-        doubled_momentum,
-        r"optimizer\.betas: momentum_correction applies momentum on the workers "
-        r"\(momentum_correction\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$",
-    ),
+        lambda: with_exchange(MomentumCorrection(TopK(0.25), momentum=0.5)), doubled_momentum,
+        r"optimizer\.betas: momentum_correction applies momentum on the workers \(momentum_correction"
+        r"\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$"),
     "unused": (with_exchange, unused, "model: some parameters of the unit '' have no gradient"),
-    "scaler": (
-        with_exchange,
-        unknown_scaler,
-        "scaler: the loss was scaled .*; use bfloat16, without one$",
-    ),
-    "attached twice": (
-        with_exchange,
-        attached_twice,
-        "model: a compressor is attached to it already",
-    ),
+    "scaler": (with_exchange, unknown_scaler, "scaler: the loss was scaled .*; use bfloat16, without one$"),
+    "attached twice": (with_exchange, attached_twice, "model: a compressor is attached to it already"),
     "other rank's": (with_exchange, other_ranks_state, "rank: the state was saved by rank 9"),
-}
+}  # fmt: skip
 """A model with an exchange, what a loop does with them, and what it is told."""
 MISUSES = {name: case[-1] for name, case in (REFUSED | MISTAKEN).items()}
