@@ -213,7 +213,8 @@ def play(loop: Loop) -> dict[str, Any]:
             with model.no_sync() if micro < loop.micro_steps - 1 else torch.enable_grad():
                 loss = scaler.scale(model(x).square().mean() / loop.micro_steps)
                 try:
-                    sends_first(loss.backward, loop.sends_first)
+                    with sends_first(loop.sends_first):
+                        loss.backward()
                 except UserError as error:
                     if loop.overflows is None or step != loop.overflows[1]:
                         raise
@@ -235,11 +236,9 @@ def play(loop: Loop) -> dict[str, Any]:
     return told | {"parameters": {name: p.detach().clone() for name, p in net.named_parameters()}}
 
 
-def sends_first(action: Callable[[], object], does: bool) -> None:
-    """Run an action where, if it ``does``, payloads travel before the ranks have agreed."""
-    first = junction.SEND_FIRST | ({"cpu"} if does else frozenset())
-    with patch.object(junction, "SEND_FIRST", first):
-        action()
+def sends_first(does: bool) -> Any:
+    """Inside, where it ``does``, payloads travel before the ranks have agreed, as on a GPU."""
+    return patch.object(junction, "SEND_FIRST", junction.SEND_FIRST | ({"cpu"} if does else set()))
 
 
 def bytes_of_buffers(width: int) -> int:
@@ -493,24 +492,18 @@ ATTACHED_AS: Mapping[str, dict[str, Any]] = {
 """What loops of these names are given, where it is not error feedback around 4 bits."""
 
 
-def told_of(mistake: str, overlap: bool) -> str:
-    """What is raised where a loop makes a mistake."""
+def told_of(mistake: str, overlap: bool, sends: bool = False) -> str:
+    """What is raised where a loop makes a mistake. ``sends``: see `sends_first`."""
     if mistake in RAISES:
         return raised(lambda: RAISES[mistake](overlap))
     loop: Callable[..., str] = globals()[mistake]
-    if mistake in OF_THEIR_OWN:
-        return loop(overlap)
-    model, exchange = attached(overlap, **ATTACHED_AS.get(mistake, {}))
-    said = loop(model, exchange)
-    exchange.detach()
-    return said
-
-
-def told_on_a_gpu(mistake: str) -> str:
-    """The same where payloads travel before the ranks have agreed."""
-    said: list[str] = []
-    sends_first(lambda: said.append(told_of(mistake, False)), True)
-    return said[0]
+    with sends_first(sends):
+        if mistake in OF_THEIR_OWN:
+            return loop(overlap)
+        model, exchange = attached(overlap, **ATTACHED_AS.get(mistake, {}))
+        said = loop(model, exchange)
+        exchange.detach()
+        return said
 
 
 def hooked() -> DistributedDataParallel:
@@ -1090,8 +1083,9 @@ def accordion(overlap: bool, norm: str, scaled: bool) -> tuple[int, dict[str, An
 
 
 def copies(overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Gradients of copies of a model with a compressor: where its ranks have gradients of their own, as of a
-    plain DDP model, and those of a copy to which a compressor is attached."""
+    """Gradients that are to be those of a plain DDP model: of copies of a model with a compressor, of that
+    model detached, and attached anew without compression. Those of the model and of a copy to which a
+    compressor is attached."""
     rank = dist.get_rank()
     plain, model = built(Loop("float32", None)), built(Loop("float32", None))
     exchange = attach(model, EF4, overlap=overlap)
@@ -1124,23 +1118,12 @@ def copies(overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         backward(other, rank)
         again[name] = gradients(other.module)
         used.detach()
-    return told, again
-
-
-def detached(overlap: bool) -> dict[str, Any]:
-    """Gradients of plain DDP, of a model that was let go of, and of one that is attached anew."""
-    rank, plain = dist.get_rank(), built(Loop("float32", None))
-    model, exchange = attached(overlap)
-    backward(plain, rank)
-    backward(model, rank)
+        used.close()
+    for name in ("detached", "attached anew"):
+        model.zero_grad()
+        backward(model, rank)
+        told[name] = gradients(model.module)
+        if name == "detached":
+            exchange = attach(model, Dense(), overlap=overlap)
     exchange.detach()
-    exchange.close()
-    model.zero_grad()
-    backward(model, rank)
-    found = {"plain": gradients(plain.module), "detached": gradients(model.module)}
-    again = attach(model, Dense(), overlap=overlap)
-    model.zero_grad()
-    backward(model, rank)
-    found["again"] = gradients(model.module)
-    again.detach()
-    return found
+    return told, again
