@@ -208,9 +208,7 @@ def test_steps_workers_tensors_and_seeds_draw_apart_and_alike_when_repeated(meth
     ],
     ids=str,
 )  # fmt: skip
-def test_bytes_are_what_the_bits_say(
-    method: Any, shape: tuple[int, ...], size: int, bits: int
-) -> None:
+def test_bytes_are_what_bits_say(method: Any, shape: tuple[int, ...], size: int, bits: int) -> None:
     own = encoded(method, torch.ones(shape))
     assert own.num_bytes == size
     assert own.num_floats == math.prod(shape) * bits / 32

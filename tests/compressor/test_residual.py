@@ -80,9 +80,7 @@ def test_a_run_is_told_in_a_line(given: tuple[str, ...], line: str) -> None:
 @pytest.mark.parametrize(
     ("levels", "bucket"), [(1, 3), (1, 5), (2, 15), (2, 17), (7, 190), (7, 202)]
 )
-def test_the_two_norm_contracts_where_a_bucket_is_below_4_levels_squared(
-    levels: int, bucket: int
-) -> None:
+def test_the_two_norm_contracts_below_4_levels_squared_values(levels: int, bucket: int) -> None:
     """Equal values lie f = levels / sqrt(bucket) steps above 0, near 1/2, the worst there is: their noise
     is f (1 - f) steps squared, what they are f^2. Each squared error is near 1/4: 60,000 of them say it."""
     x, setting = torch.ones(60_000 // bucket * bucket), D.QSGD(levels, bucket)

@@ -79,9 +79,7 @@ def assert_equal_but_for_ties(ours: Tensor, theirs: Array, steps: int) -> None:
     ],
     ids=["8 bits", "4 bits", "top-k"],
 )
-def test_four_steps_equal_the_papers_algorithm(
-    method: Any, compress: Any, row: int, workers: int
-) -> None:
+def test_four_steps_are_the_papers(method: Any, compress: Any, row: int, workers: int) -> None:
     n = 10_000
     gradients = random_steps(n, workers, 4)
     means, states = played(ErrorFeedback(Sharded(method)), gradients)
@@ -138,9 +136,7 @@ def shards_seen(compressor: Compressor, name: str, one: Seen, workers: int, rung
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 @pytest.mark.parametrize("index", SCATTERED, ids=lambda index: str(SETTINGS[index]))
-def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
-    index: int, workers: int
-) -> None:
+def test_mean_and_owners_residual_average_what_was_sent(index: int, workers: int) -> None:
     """mean + new residual - old residual = average of own, on every shard.
 
     The bound of the law of averaging, for the average; and one rounding each for adding the old

@@ -100,9 +100,7 @@ def test_large_gradients_are_averaged_where_they_lie(two_workers: Ranks) -> None
         *(("float32", compressor) for compressor in COMPRESSORS),
     ),
 )
-def test_compressed_means_are_those_of_the_simulated_world(
-    two_workers: Ranks, name: str, compressor: str
-) -> None:
+def test_means_are_the_simulated_worlds(two_workers: Ranks, name: str, compressor: str) -> None:
     loop = replace(LOOPS[name], compressor=COMPRESSORS[compressor])
     stories = played(two_workers, loop)
     reference = simulated(loop.compressor, [story["own"] for story in stories])
@@ -166,9 +164,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
-    two_workers: Ranks, name: str, tmp_path: Path
-) -> None:
+def test_junctions_and_resuming_train_alike(two_workers: Ranks, name: str, tmp_path: Path) -> None:
     """Each rank loads its own state, or all load a checkpoint of torch.distributed or one file."""
     loop = ALIKE[name]
     bucket = replace(loop, overlap=True)
@@ -233,9 +229,7 @@ def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: Ranks
     assert ours[0]["scales"][3:5] == [1024, 512]
 
 
-def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
-    two_workers: Ranks,
-) -> None:
+def test_an_overflow_leaves_residuals_alone_and_the_scale_no_trace(two_workers: Ranks) -> None:
     loop = Loop("float32", EF4, steps=8, scaled=True, overflows=(1, 4))
     for story in played(two_workers, loop):
         assert same(story["states"][4], story["states"][3])
@@ -262,9 +256,7 @@ SCALED_LOOPS = {
         *((name, True) for name in SCALED_LOOPS),
     ),
 )
-def test_a_growing_scale_trains_alike_during_and_after_backward(
-    two_workers: Ranks, name: str, view: bool
-) -> None:
+def test_a_growing_scale_trains_both_ways_alike(two_workers: Ranks, name: str, view: bool) -> None:
     """Bit for bit, with an overflow on one rank. A scale is a power of 2."""
     loop = replace(SCALED_LOOPS[name], steps=9, scaled=True, overflows=(1, 4), grows_every=2)
     expected = played(two_workers, loop)
@@ -303,9 +295,7 @@ def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_
         assert same(one["means"][3:], other["means"][3:])
 
 
-def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_has_made_anew(
-    two_workers: Ranks,
-) -> None:
+def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_remakes(two_workers: Ranks) -> None:
     loop = Loop("float32", EF4, True, static=True, view=True, overflows=(1, 0))
     for story in played(two_workers, loop):
         for means in story["means"][1:]:
@@ -314,7 +304,7 @@ def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_has_made_anew(
 
 @pytest.mark.parametrize("overlap", OVERLAP)
 @pytest.mark.parametrize("late", [False, True])
-def test_backward_raises_what_a_method_raises_and_ddp_goes_on(
+def test_backward_raises_what_a_method_raises(
     two_workers: Ranks, overlap: bool, late: bool
 ) -> None:
     for said, averages, sent in two_workers(loops.broken, overlap, late):
@@ -335,9 +325,7 @@ def test_what_attach_returns_need_not_be_kept(two_workers: Ranks, overlap: bool)
     [{}, {"sends_first": True}, {"overlap": True}],
     ids=["after backward", "payload first", "overlap"],
 )
-def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buffers(
-    two_workers: Ranks, way: dict[str, Any]
-) -> None:
+def test_a_skipped_step_leaves_no_trace(two_workers: Ranks, way: dict[str, Any]) -> None:
     loop = Loop("channels last", EF4, steps=6, settings={"on_nonfinite": "skip"}, **way)
     caught = played(two_workers, replace(loop, overflows=(0, 2)))
     left_out = played(two_workers, replace(loop, leaves_out=2))
@@ -351,9 +339,7 @@ def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buff
 
 
 @pytest.mark.parametrize("name", ["mixed", "unused", "frozen in mid-training"])
-def test_payloads_that_are_sent_before_the_signals_are_read_train_alike_bit_for_bit(
-    two_workers: Ranks, name: str
-) -> None:
+def test_payloads_that_are_sent_first_train_alike(two_workers: Ranks, name: str) -> None:
     loop = replace(LOOPS[name], compressor=EF4)
     after, before = (
         played(two_workers, replace(loop, sends_first=first)) for first in (False, True)
@@ -383,9 +369,7 @@ LEGAL = {
 
 @pytest.mark.parametrize("overlap", OVERLAP)
 @pytest.mark.parametrize("name", LEGAL)
-def test_loops_that_keep_the_rule_are_not_refused(
-    two_workers: Ranks, name: str, overlap: bool
-) -> None:
+def test_loops_that_keep_the_rule_are_allowed(two_workers: Ranks, name: str, overlap: bool) -> None:
     first, second = two_workers(loops.loop_of, name, overlap)
     assert first[0] == second[0] == "nothing"
     assert LEGAL[name] in (None, first[1])
@@ -393,9 +377,7 @@ def test_loops_that_keep_the_rule_are_not_refused(
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
-def test_a_copy_of_a_model_and_a_detached_one_are_plain_ddp_and_can_be_attached(
-    two_workers: Ranks, overlap: bool
-) -> None:
+def test_copies_and_a_detached_model_are_plain_ddp(two_workers: Ranks, overlap: bool) -> None:
     for told, again in two_workers(loops.copies, overlap):
         for name, found in told.items():
             assert same(found, told["plain"]), name
@@ -417,9 +399,7 @@ assert len(PIECES) >= 4, "a section has lost its piece of code"
 
 
 @pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
-def test_a_piece_of_the_page_trains_all_ranks_alike(
-    two_workers: Ranks, tmp_path: Path, code: str
-) -> None:
+def test_a_piece_of_the_page_trains_alike(two_workers: Ranks, tmp_path: Path, code: str) -> None:
     first, second = two_workers(loops.piece_of_a_page, code, str(tmp_path))
     assert same(first, second)
 
@@ -428,9 +408,7 @@ def test_a_piece_of_the_page_trains_all_ranks_alike(
 
 
 @pytest.mark.parametrize("name", APART)
-def test_all_ranks_are_told_of_an_argument_that_one_of_them_gives(
-    two_workers: Ranks, name: str
-) -> None:
+def test_all_ranks_are_told_of_a_wrong_argument_of_one(two_workers: Ranks, name: str) -> None:
     for rank, (said, again) in enumerate(two_workers(loops.attached_apart, name)):
         assert re.match(f"UserError: {APART[name][1]}", said), said
         # Without DDP the rank does not know its group, so that it says its mistake at once.
@@ -443,9 +421,7 @@ def test_all_ranks_are_told_of_an_argument_that_one_of_them_gives(
     [(Dense(), 300), (Dense(), 1030), (COMPRESSORS["uniform"], 300)],
     ids=str,
 )
-def test_three_ranks_continue_with_equal_bits_in_a_fresh_ddp(
-    three_workers: Ranks, compressor: Compressor, width: int
-) -> None:
+def test_a_fresh_ddp_continues(three_workers: Ranks, compressor: Compressor, width: int) -> None:
     """DDP cuts its buckets anew after its first step, and sums of three depend on the place in them."""
     for whole, continued in three_workers(loops.continued_in_a_fresh_ddp, compressor, width):
         assert same(whole, continued)
@@ -539,9 +515,7 @@ def test_ranks_with_different_numbers_of_batches_are_told_so(overlap: bool, leav
     assert "\n" not in first + second
 
 
-def test_a_failed_collective_of_ranks_in_one_step_suggests_torchs_comparison(
-    two_workers: Ranks,
-) -> None:
+def test_a_failed_collective_in_one_step_suggests_torchs_comparison(two_workers: Ranks) -> None:
     for said, (note,) in two_workers(loops.failed_together):
         assert said == "training: cut off"
         assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in note
@@ -552,7 +526,7 @@ def test_a_parameter_that_ddp_does_not_send_is_exchanged_after_backward(two_work
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
-def test_metrics_have_the_columns_of_a_record_without_a_collective(
+def test_metrics_have_a_records_columns_and_no_collective(
     two_workers: Ranks, overlap: bool
 ) -> None:
     for found, ledger, calls in two_workers(loops.metrics_by_step, overlap):
@@ -577,9 +551,7 @@ def test_the_rung_of_metrics_is_that_of_the_last_step(two_workers: Ranks, overla
 
 
 @pytest.mark.parametrize(("overlap", "norm"), [(False, "mean"), (True, "mean"), (False, "own")])
-def test_accordion_is_told_the_norms_that_it_watches_and_of_unscaled_gradients(
-    two_workers: Ranks, overlap: bool, norm: str
-) -> None:
+def test_accordion_is_told_unscaled_norms(two_workers: Ranks, overlap: bool, norm: str) -> None:
     first, second = two_workers(loops.accordion, overlap, norm, False)
     assert first == second
     num_high, norms = first

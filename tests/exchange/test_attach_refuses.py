@@ -69,9 +69,7 @@ def test_what_fits_together_passes(compressor: Any, settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("compressor", "settings", "message"), REFUSED)
-def test_what_does_not_fit_together_is_refused(
-    compressor: Any, settings: dict[str, Any], message: str
-) -> None:
+def test_a_misfit_is_refused(compressor: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(D.UserError, match=f"^{message}"):
         fit_together(compressor, **AS_IT_IS | settings)
 
@@ -116,9 +114,7 @@ def test_a_method_that_its_paper_uses_without_error_feedback_is_not_noted() -> N
         note_lost(method)
 
 
-def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_simulated_workers_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgc_repro.launch.environment.available_bytes", lambda: 24_000_000_000)
     vgg = {"weight": torch.empty(138_365_992, device="meta")}
     with pytest.raises(D.UserError, match=r"launch.workers: 32 simulated workers need 40.7 GB"):

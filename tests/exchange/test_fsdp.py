@@ -74,9 +74,7 @@ def played(world: Ranks, loop: Loop) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("how", "micro_steps"), [("attached", 3), ("detached", 1)])
-def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
-    four_workers: Ranks, how: str, micro_steps: int
-) -> None:
+def test_dense_is_fsdps_and_ddps_average(four_workers: Ranks, how: str, micro_steps: int) -> None:
     loop = Loop(how, Dense(), micro_steps=micro_steps)
     ours = played(four_workers, loop)
     assert_alike(ours, played(four_workers, replace(loop, how="hsdp")), "means")
@@ -86,9 +84,7 @@ def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
 
 
 @pytest.mark.parametrize("mixed", [BF16, WIDE], ids=["bfloat16", "reduced in float32"])
-def test_mixed_precision_and_a_frozen_layer_are_averaged_as_by_fsdp(
-    four_workers: Ranks, mixed: Any
-) -> None:
+def test_mixed_precision_and_a_frozen_layer_are_as_in_fsdp(four_workers: Ranks, mixed: Any) -> None:
     loop = Loop("attached", Dense(), mixed=mixed, frozen=True)
     ours, stock = (played(four_workers, one)[0] for one in (loop, replace(loop, how="hsdp")))
     assert same(ours["means"], stock["means"])
@@ -120,9 +116,7 @@ HSDP = {
         ),
     ),
 )
-def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
-    four_workers: Ranks, name: str, how: str
-) -> None:
+def test_dense_replaces_the_all_reduce_of_hsdp(four_workers: Ranks, name: str, how: str) -> None:
     """With two nodes bit for bit. As DDP's to rounding: the factor is undone in the loss."""
     loop = Loop(how, Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
     stock = replace(loop, how="hsdp")
@@ -136,9 +130,7 @@ def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
 
 @pytest.mark.parametrize("factor", [None, 2.0])
 @pytest.mark.parametrize("name", ["topk", "momentum"])
-def test_hsdp_compresses_as_a_model_that_has_the_inner_dimension(
-    four_workers: Ranks, name: str, factor: float | None
-) -> None:
+def test_hsdp_compresses_like_fsdp(four_workers: Ranks, name: str, factor: float | None) -> None:
     """Residuals too: they are in units of the gradient that the optimizer gets."""
     loop = Loop("attached", METHODS[name])
     whole = replace(loop, replicated=True, factor=factor)
@@ -159,9 +151,7 @@ def test_a_factor_that_is_set_after_attach_counts(four_workers: Ranks) -> None:
 
 
 @pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
-def test_the_nodes_exchange_each_part_as_workers_exchange_a_tensor(
-    four_workers: Ranks, name: str
-) -> None:
+def test_the_nodes_exchange_parts_as_workers_do_tensors(four_workers: Ranks, name: str) -> None:
     """Ranks 0 and 2 (1 and 3) are a world of two workers, whose tensors are the parts of their shard."""
     story = played(four_workers, Loop("attached", METHODS[name]))
     for shard in (0, 1):
@@ -193,9 +183,7 @@ def simulated(
 
 @pytest.mark.parametrize("mixed", [WIDE, BF16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("compressor", [TOPK, LADDERED], ids=["topk", "a residual for each rung"])
-def test_error_feedback_conserves_the_gradient(
-    four_workers: Ranks, compressor: Compressor, mixed: Any
-) -> None:
+def test_the_gradient_is_conserved(four_workers: Ranks, compressor: Compressor, mixed: Any) -> None:
     """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means.
     Reduced in bfloat16, what the mean is rounded by is part of the residuals."""
     policy = Fixed("density", (0.5, 0.25), rung=2) if compressor is LADDERED else None
@@ -232,9 +220,7 @@ def test_error_feedback_conserves_the_gradient(
         *(("topk", form) for form in FORMS),
     ),
 )
-def test_a_resumed_loop_trains_as_one_that_never_stopped(
-    four_workers: Ranks, tmp_path: Path, name: str, form: str
-) -> None:
+def test_a_resumed_loop_goes_on(four_workers: Ranks, tmp_path: Path, name: str, form: str) -> None:
     """Every rank loads its own file, or all load one checkpoint."""
     loop = Loop("attached", METHODS[name])
     resumed = replace(loop, resume_at=2, form=form, folder=str(tmp_path))
@@ -257,9 +243,7 @@ def test_residuals_of_shards_have_no_mean(
 
 
 @pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
-def test_the_ledger_counts_what_goes_between_nodes(
-    four_workers: Ranks, compressor: Compressor
-) -> None:
+def test_the_ledger_counts_bytes_between_nodes(four_workers: Ranks, compressor: Compressor) -> None:
     for told in played(four_workers, Loop("attached", compressor)):
         ledger = told["ledger"]
         assert ledger["payload_bytes"] == told["sent"] > 0
@@ -299,9 +283,7 @@ def test_a_layer_that_only_one_rank_uses_counts_as_zeros_on_the_others(four_work
     assert four_workers(sharded_loops.left_out) == ["nothing"] * 4
 
 
-def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
-    four_workers: Ranks,
-) -> None:
+def test_a_unit_that_no_rank_uses_has_no_gradient_and_residuals_wait(four_workers: Ranks) -> None:
     for have_gradients, change in four_workers(sharded_loops.unit_left_out):
         assert all(has == (not name.startswith("first")) for name, has in have_gradients.items())
         assert {name.split(".")[0] for name, does in change.items() if does} >= {"second"}
@@ -309,9 +291,7 @@ def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
 
 
 @pytest.mark.parametrize("compressor", [EF4, TOPK, Dense(), Fragile()], ids=str)
-def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residual(
-    four_workers: Ranks, compressor: Compressor
-) -> None:
+def test_a_step_not_finite_changes_no_residual(four_workers: Ranks, compressor: Compressor) -> None:
     loop = Loop("attached", compressor, overflows=(1, 2))
     story = played(four_workers, loop)
     (said,) = {told["message"] for told in story}
@@ -327,17 +307,13 @@ def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residu
             assert mean.isfinite().all()
 
 
-def test_backward_raises_what_a_method_raises_and_the_next_step_is_sound(
-    four_workers: Ranks,
-) -> None:
+def test_backward_raises_what_a_method_raises_and_the_next_is_sound(four_workers: Ranks) -> None:
     for said, leaves_gradients in four_workers(sharded_loops.broken):
         assert said == ["nothing", "ZeroDivisionError: broken on purpose", "nothing"]
         assert leaves_gradients == [True, False, True]
 
 
-def test_a_step_that_is_skipped_changes_nothing_and_the_next_one_is_sound(
-    four_workers: Ranks,
-) -> None:
+def test_a_skipped_step_changes_nothing_and_the_next_is_sound(four_workers: Ranks) -> None:
     loop = Loop("attached", EF4, overflows=(1, 2), settings={"on_nonfinite": "skip"})
     for told in played(four_workers, loop):
         assert told["message"] == ""

@@ -160,9 +160,7 @@ REFUSED = "torch.cuda.graph: a step with a compressor cannot be captured, becaus
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_captured_step_or_backward_is_refused_and_the_next_one_is_as_without(
-    two_workers: World, way: str
-) -> None:
+def test_a_capture_is_refused_and_the_next_step_is_sound(two_workers: World, way: str) -> None:
     for of_step, of_backward, after, without in two_workers(captured, way):
         assert of_step.startswith(f"UserError: {REFUSED}"), of_step
         assert REFUSED in of_backward

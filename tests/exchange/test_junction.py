@@ -178,9 +178,7 @@ class One(Simulated):
 
 
 @pytest.mark.parametrize("is_finite", [True, False])
-def test_a_step_that_was_sent_first_is_undone_where_it_does_not_happen(
-    monkeypatch: pytest.MonkeyPatch, is_finite: bool
-) -> None:
+def test_a_step_sent_first_can_be_undone(monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
     run = One(monkeypatch, is_finite)
     before = kept(run.exchange.states())
     assert run.step(TWO) == is_finite
@@ -193,9 +191,7 @@ def test_a_step_that_was_sent_first_is_undone_where_it_does_not_happen(
 
 
 @pytest.mark.parametrize("is_finite", [True, False])
-def test_a_method_that_fails_on_what_was_sent_does_not_hide_that_it_was_not_finite(
-    monkeypatch: pytest.MonkeyPatch, is_finite: bool
-) -> None:
+def test_a_failure_does_not_hide_a_nan(monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
     def fails(_: Running) -> None:
         raise ArithmeticError("while it decoded")
 

@@ -110,9 +110,7 @@ def compare(
 
 
 @pytest.mark.parametrize(("size", "name"), CASES)
-def test_real_processes_give_the_bits_of_the_simulated_world(
-    size: str, name: str, request: pytest.FixtureRequest
-) -> None:
+def test_real_ranks_equal_simulated(size: str, name: str, request: pytest.FixtureRequest) -> None:
     ranks: Ranks = request.getfixturevalue(size)
     if name in SUMS:
         compare(ranks, SUMS[name], 0, {"a": (7, 3), "b": (5,)}, exactly=True)
@@ -123,9 +121,7 @@ def test_real_processes_give_the_bits_of_the_simulated_world(
 
 
 @pytest.mark.parametrize("size", ["two_workers", "three_workers", "four_workers"])
-def test_a_swap_brings_every_rank_what_was_written_to_it(
-    size: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_swap_brings_every_rank_its_letters(size: str, request: pytest.FixtureRequest) -> None:
     ranks: Ranks = request.getfixturevalue(size)
     written = [[letter(source, to) for source in range(ranks.size)] for to in range(ranks.size)]
     assert ranks(jobs.swapped) == written
@@ -143,9 +139,7 @@ NARROW = [s for s in quantizers.SETTINGS if s.plan == Plan(0) and s.name.endswit
 
 
 @pytest.mark.parametrize("setting", [Setting("dense", Dense()), *NARROW], ids=str)
-def test_sums_of_three_workers_agree_and_differ_from_the_simulated_by_roundings(
-    setting: Setting, three_workers: Ranks
-) -> None:
+def test_sums_of_three_differ_by_roundings_alone(setting: Setting, three_workers: Ranks) -> None:
     real, simulated = compare(three_workers, setting.compressor, 0, SHAPES, exactly=False)
     # The allreduce adds three in an order of its own: two sums, each rounded by eps, on both sides.
     within = 4 * max(setting.eps, EPS)
@@ -161,9 +155,7 @@ def test_sums_of_three_workers_agree_and_differ_from_the_simulated_by_roundings(
     [(what, ragged) for what in ("header", "places", "count") for ragged in (False, True)]
     + [("length", True)],
 )
-def test_a_broken_sparse_payload_is_the_same_sentence_on_both_ranks(
-    two_workers: Ranks, what: str, ragged: bool
-) -> None:
+def test_a_broken_payload_is_one_error_on_all(two_workers: Ranks, what: str, ragged: bool) -> None:
     first, second = two_workers(broken_here, what, ragged)
     assert first == second
     assert first.startswith("ValueError: sparse payload: "), first
@@ -175,9 +167,7 @@ def broken_here(what: str, ragged: bool) -> str:
 
 
 @pytest.mark.parametrize("extra", [0, 17])
-def test_a_gather_in_pieces_brings_every_rank_what_each_sent(
-    three_workers: Ranks, extra: int
-) -> None:
+def test_a_gather_in_pieces_brings_all_that_was_sent(three_workers: Ranks, extra: int) -> None:
     assert three_workers(jobs.gather_in_pieces, extra) == [[True] * 3] * 3
 
 

@@ -66,8 +66,6 @@ def test_what_has_no_mean_or_does_not_fit_is_refused(
         ("sums that are none", "it is none that an exchange has saved"),
     ],
 )
-def test_a_state_that_lacks_something_is_refused_and_nothing_changes(
-    two_workers: World, kind: str, message: str
-) -> None:
+def test_an_incomplete_state_changes_nothing(two_workers: World, kind: str, message: str) -> None:
     for said in two_workers(loops.damaged, kind):
         assert said.startswith(f"UserError: state: {message}"), said

@@ -109,9 +109,7 @@ def launched(*, of_each_type: bool = False) -> list[Any]:
     return sorted(every, key=str)
 
 
-def test_triton_that_was_switched_off_for_a_while_may_be_used_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_triton_switched_off_for_a_while_may_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for off in (True, False):
         monkeypatch.setenv("DGC_REPRO_COMPILE", "0" if off else "1")
         assert on_gpu(()) != off
@@ -238,9 +236,7 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
         (D.ErrorFeedback(D.OneBit()), 6),
     ],
 )
-def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
-    compressor: Compressor, most: int
-) -> None:
+def test_few_launches_whatever_the_number_of_tensors(compressor: Compressor, most: int) -> None:
     with patch.object(chosen, "WIDTHS", chosen.LARGE):  # those of a new Triton, whatever is here
         counted = exchanged(compressor)
         launches = counted.triton

@@ -164,9 +164,7 @@ def said(cache: Path, *commands: list[str], **more: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(native.library() is None, reason="no C compiler here")
-def test_the_first_step_says_once_that_it_compiles_and_the_next_process_says_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_first_step_says_once_that_it_compiles_and_the_next_nothing(tmp_path: Path) -> None:
     def said_by_ranks(meeting: str) -> list[str]:
         ranks = [["-c", LOOP, str(rank), str(tmp_path / meeting)] for rank in range(2)]
         return said(tmp_path / "cache", *ranks)
@@ -207,9 +205,7 @@ def test_without_kernels_the_command_says_so_and_fails(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_triton_kernels_that_are_compiled_are_said_once_and_cached_ones_are_not(
-    tmp_path: Path,
-) -> None:
+def test_compiled_triton_kernels_are_said_once_and_cached_ones_are_not(tmp_path: Path) -> None:
     triton = pytest.importorskip("triton")
     if not hasattr(triton, "knobs"):
         pytest.skip("this Triton does not report what it compiles")

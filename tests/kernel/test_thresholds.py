@@ -91,9 +91,7 @@ def test_both_kernels_give_the_same_bits_whatever_the_threads(count: int) -> Non
         (0, 0, 0.01, 0),
     ],
 )
-def test_a_sample_is_large_enough_for_its_threshold(
-    n: int, k: int, share: float, size: int
-) -> None:
+def test_a_sample_is_large_enough_for_a_threshold(n: int, k: int, share: float, size: int) -> None:
     assert thresholds.sample_size(n, k, share) == size
 
 

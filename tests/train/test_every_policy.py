@@ -98,9 +98,7 @@ def test_the_table_has_every_compressor_and_every_policy() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("compressor", LADDERS)
-def test_any_policy_goes_over_any_ladder_or_says_in_a_line_why_not(
-    compressor: str, policy: str
-) -> None:
+def test_any_policy_goes_over_any_ladder_or_says_why_not(compressor: str, policy: str) -> None:
     config = config_of(compressor, policy)
     line = refusal(compressor, policy)
     if line is not None:

@@ -121,9 +121,7 @@ def test_the_averaged_gradient_is_clipped_before_the_step() -> None:
     assert steps["1e-3"] == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_another_number_of_workers_goes_on_with_the_mean_residual_and_nothing_carried(
-    tmp_path: Path,
-) -> None:
+def test_other_workers_go_on_with_the_mean_residual_and_nothing_carried(tmp_path: Path) -> None:
     first = built(*TEXT, *UNIFORM4_EF)
     play(first, until=2)
     checkpoint.save(first, tmp_path, "a config")

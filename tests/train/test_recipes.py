@@ -57,9 +57,7 @@ IMAGES = (*RECIPE, "train.epochs=1", "dataset.train_size=64")
         *(("images", "demo"), ("images", "local steps")),
     ],
 )
-def test_a_recipe_trains_with_compressors_and_policies(
-    kind: str, name: str, recipe: Recipe
-) -> None:
+def test_a_recipe_trains_with_methods_and_policies(kind: str, name: str, recipe: Recipe) -> None:
     if kind == "images":
         run = built(*IMAGES, *SETTINGS[name])
     else:
@@ -78,9 +76,7 @@ def test_a_recipe_trains_with_compressors_and_policies(
 @pytest.mark.parametrize(
     ("name", "stop_after"), [("topk", STEPS - 1), ("powersgd", STEPS + 2), ("gravac", STEPS + 2)]
 )
-def test_a_stopped_run_of_windows_continues_as_if_it_had_not_stopped(
-    name: str, stop_after: int, recipe: Recipe, tmp_path: Path
-) -> None:
+def test_a_stopped_run_goes_on(name: str, stop_after: int, recipe: Recipe, tmp_path: Path) -> None:
     overrides = (*recipe("gpt"), *SETTINGS[name])
     whole = built(*overrides)
     assert_continues(overrides, stop_after, tmp_path / "run", whole, play(whole))
@@ -91,9 +87,7 @@ def read_by(run: Run, worker: int, epoch: int, start: int = 0) -> list[torch.Ten
     return [inputs for batch in batches for inputs, _ in batch.micro_batches]
 
 
-def test_each_worker_epoch_and_seed_reads_other_windows_and_a_resumed_epoch_the_same(
-    recipe: Recipe,
-) -> None:
+def test_each_worker_epoch_and_seed_reads_windows_of_its_own_and_resumes(recipe: Recipe) -> None:
     run, other = built(*recipe("gpt")), built(*recipe("gpt"), "seed=1")
     whole = torch.stack(read_by(run, 0, 0))
     assert whole.shape == (STEPS, 3, 8)

@@ -95,9 +95,7 @@ def test_sam_casts_the_weights_that_it_has_moved() -> None:
 
 
 @pytest.mark.parametrize(("width", "channels_last"), [(4, False), (8, True)])
-def test_narrow_models_avoid_the_kernel_that_corrupts_memory(
-    width: int, channels_last: bool
-) -> None:
+def test_narrow_models_avoid_a_kernel_that_corrupts_memory(width: int, channels_last: bool) -> None:
     """oneDNN issue 6035: a strided 1x1 convolution with fewer than 8 channels, channels last, AVX2."""
     run = built(f"model.width={width}")
     (images, _), *_ = next(run.task.batches(0, 1, 0, 0)).micro_batches
@@ -163,9 +161,7 @@ def test_a_compiled_model_trains_alike_and_keeps_its_parameters_names() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_a_share_of_the_target_is_spread_over_all_classes_but_not_in_evaluation(
-    share: float,
-) -> None:
+def test_a_share_of_the_target_is_spread_over_classes_but_not_in_evaluation(share: float) -> None:
     """Szegedy et al., section 7: q(k) = (1 - share) [k = y] + share / K."""
     run = built(*PLAIN, f"train.label_smoothing={share}")
     batch = next(iter(steps_left(run)))[0]
@@ -193,9 +189,7 @@ def test_a_share_of_the_target_is_spread_over_all_classes_but_not_in_evaluation(
 
 
 @pytest.mark.parametrize("epochs", [1, 4])
-def test_a_trace_has_the_steps_and_the_spans_and_changes_no_number(
-    tmp_path: Path, epochs: int
-) -> None:
+def test_a_trace_has_steps_and_spans_and_changes_no_number(tmp_path: Path, epochs: int) -> None:
     given = (*PLAIN, *UNIFORM4_EF, f"train.epochs={epochs}")
     run, losses = built(*given, "train.profile=true"), []
     with profiled(run, tmp_path) as after_step:
@@ -219,9 +213,7 @@ def test_a_trace_has_the_steps_and_the_spans_and_changes_no_number(
 
 
 @pytest.mark.parametrize("first", ["cuda", "cpu"])
-def test_skip_leaves_the_step_out_and_touches_no_residual(
-    first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skip_leaves_the_step_out(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``first``: where payloads are sent before the signals are read."""
     monkeypatch.setattr("dgc_repro.exchange.junction.SEND_FIRST", {first})
     poison = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
@@ -237,9 +229,7 @@ def test_skip_leaves_the_step_out_and_touches_no_residual(
         assert all(map(torch.equal, before[name], after[name])), name
 
 
-def test_a_simulated_worker_draws_what_a_process_of_its_own_draws_and_buffers_follow_worker_0() -> (
-    None
-):
+def test_a_simulated_worker_draws_as_a_process_does_and_buffers_follow_worker_0() -> None:
     module, draws = nn.BatchNorm1d(1), 2
     alone = []
     for rank in range(2):

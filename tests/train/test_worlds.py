@@ -74,9 +74,7 @@ NOT_OVERLAPPED = (
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
-    name: str, two_workers: World, tmp_path: Path
-) -> None:
+def test_real_processes_equal_simulated_ones(name: str, two_workers: World, tmp_path: Path) -> None:
     # With checkpoints, as a real run has them: their broadcasts of buffers are in the ledger.
     real = two_workers(told_here, tiny(*TWO[name], *LOCAL), tmp_path)
     for rank, told in enumerate(real):
@@ -105,9 +103,7 @@ def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
 
 
 @pytest.mark.parametrize("more", [(), (PER_BUCKET,)])
-def test_a_gradient_that_is_not_finite_is_named_on_all_ranks(
-    more: tuple[str, ...], two_workers: World
-) -> None:
+def test_a_nan_gradient_is_named_on_all_ranks(more: tuple[str, ...], two_workers: World) -> None:
     given = ("~model", POISON.format(1, 2), *UNIFORM4_EF, *more)
     (text,) = {told["error"] for told in two_workers(told_here, tiny(*given, *LOCAL))}
     assert text.startswith("train.on_nonfinite: the gradient is not finite at step 3 (")
