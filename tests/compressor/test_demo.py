@@ -25,8 +25,7 @@ from numeric import (
 from scipy.fft import dctn, idctn
 from torch import Tensor
 
-from dgc_repro import DeMo, ErrorFeedback, SparseLoCo
-from dgc_repro.errors import UserError
+from dgc_repro import DeMo, ErrorFeedback, SparseLoCo, UserError
 from dgc_repro.kernel import chunks, cosines
 from dgc_repro.selfcheck.law_settings.base import Setting
 

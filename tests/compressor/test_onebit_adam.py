@@ -12,11 +12,9 @@ from numeric import EPS, Array, assert_close, doubles, random_steps
 from tiny_run import tiny
 from torch import Tensor, nn
 
-from dgc_repro import EFSignSGD, ErrorFeedback, OneBitAdam
-from dgc_repro.errors import UserError
+from dgc_repro import Adam, EFSignSGD, ErrorFeedback, OneBitAdam, UserError
 from dgc_repro.exchange.saved import load_state_dict, state_dict
 from dgc_repro.launch.rules import validate
-from dgc_repro.optimizer.adam import Adam
 from dgc_repro.selfcheck.law_settings.base import Setting
 
 SIZE, WORKERS, STEPS, WARMUP = 200, 3, 12, 5

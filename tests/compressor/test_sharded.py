@@ -13,10 +13,9 @@ from numeric import Array, by_owner, in_steps, random_steps, topk, without_c
 from test_laws import steps
 from torch import Tensor
 
-from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
+from dgc_repro import QSGD, ErrorFeedback, OneBitAdam, Sharded, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.compressor.onebit_adam import OneBitAdam
-from dgc_repro.compressor.sharded import OWNER, Encoder, Sharded, Shards
+from dgc_repro.compressor.sharded import OWNER, Encoder, Shards
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import EPS
 

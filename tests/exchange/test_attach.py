@@ -22,23 +22,12 @@ from processes import World as Ranks
 from samples import AtLeast, Fragile
 from torch import Tensor
 
-from dgc_repro import (
-    Dense,
-    Dion,
-    ErrorFeedback,
-    Fixed,
-    Ladder,
-    PerLayer,
-    PowerSGD,
-    Sharded,
-    TopK,
-    Uniform,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.exchange import Exchange, in_memory_order
 from dgc_repro.exchange.world import World
 
-EF4_RANDOM = ErrorFeedback(Uniform(4, "stochastic", 50))
+EF4_RANDOM = D.ErrorFeedback(D.Uniform(4, "stochastic", 50))
 LOOPS = {name: Loop(name, None, steps=8) for name in MODELS} | {
     "accumulated": Loop("mixed", None, micro_steps=3),
     "bucket views": Loop("mixed", None, view=True),
@@ -53,10 +42,10 @@ LOOPS = {name: Loop(name, None, steps=8) for name in MODELS} | {
     ),
 }
 COMPRESSORS: dict[str, Compressor] = {
-    "topk": TopK(0.1),
-    "topk fed back": ErrorFeedback(TopK(0.1)),
-    "uniform": PerLayer(EF4),
-    "directions": PerLayer(ErrorFeedback(Dion(0.3))),
+    "topk": D.TopK(0.1),
+    "topk fed back": D.ErrorFeedback(D.TopK(0.1)),
+    "uniform": D.PerLayer(EF4),
+    "directions": D.PerLayer(D.ErrorFeedback(D.Dion(0.3))),
 }
 CONVERTED = [name for name in LOOPS if "frozen" not in name]
 
@@ -78,7 +67,7 @@ def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: Ranks, 
     if name in ("float32", "channels last", "frozen before"):
         ways.append(replace(loop, unit="model"))
     for way in ways:
-        ours = played(two_workers, replace(way, compressor=Dense()))[0]
+        ours = played(two_workers, replace(way, compressor=D.Dense()))[0]
         assert same(ours["parameters"], plain["parameters"]), way
         assert same(ours["means"], plain["means"]), way  # None where plain DDP has none
         if loop.frozen:
@@ -128,7 +117,7 @@ def simulated(
 
     def exchanged(gradient: Tensor) -> Tensor:
         real = in_memory_order(gradient.clone())
-        return real if isinstance(compressor, PerLayer) and real.dim() < 2 else real.float()
+        return real if isinstance(compressor, D.PerLayer) and real.dim() < 2 else real.float()
 
     first = {n: g for step in own[0] + own[1] for n, g in step.items() if g is not None}
     # `idle` is never used: zeros of any shape will do.
@@ -151,14 +140,14 @@ def simulated(
 ALIKE = {
     "one round": Loop("float32", EF4),
     "random, channels last": Loop("channels last", EF4_RANDOM),
-    "two rounds": Loop("float32", ErrorFeedback(PowerSGD(1))),
+    "two rounds": Loop("float32", D.ErrorFeedback(D.PowerSGD(1))),
     "ragged": Loop("float32", AtLeast(0.01)),
     "a ladder's two rounds": Loop(
-        "float32", Ladder((PowerSGD(1), EF4)), settings={"policy": Fixed("any", (1,))}
+        "float32", D.Ladder((D.PowerSGD(1), EF4)), settings={"policy": D.Fixed("any", (1,))}
     ),
     "accumulated": Loop("float32", EF4, micro_steps=3),
-    "shards": Loop("float32", ErrorFeedback(Sharded(Uniform(4, "stochastic", 16)))),
-    "ragged shards": Loop("float32", ErrorFeedback(Sharded(TopK(0.1)))),
+    "shards": Loop("float32", D.ErrorFeedback(D.Sharded(D.Uniform(4, "stochastic", 16)))),
+    "ragged shards": Loop("float32", D.ErrorFeedback(D.Sharded(D.TopK(0.1)))),
     "gravac a step later": Loop("float32", LADDER, steps=8, settings={"policy": gravac()}),
 }
 
@@ -222,7 +211,7 @@ def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
 def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: Ranks) -> None:
     plain = Loop("float32", None, steps=8, scaled=True, overflows=(1, 4))
     stock, ours = (
-        played(two_workers, loop) for loop in (plain, replace(plain, compressor=Dense()))
+        played(two_workers, loop) for loop in (plain, replace(plain, compressor=D.Dense()))
     )
     assert same(ours[0]["parameters"], stock[0]["parameters"])
     assert ours[0]["scales"] == ours[1]["scales"] == stock[0]["scales"]
@@ -269,8 +258,8 @@ def test_a_growing_scale_trains_both_ways_alike(two_workers: Ranks, name: str, v
 @pytest.mark.parametrize(
     ("compressor", "overlap", "sends_first"),
     [
-        *((c, overlap, False) for c in (EF4, Dense()) for overlap in OVERLAP),
-        *((c, OVERLAP[0], True) for c in (EF4, Dense(), ErrorFeedback(AtLeast(0.5)))),
+        *((c, overlap, False) for c in (EF4, D.Dense()) for overlap in OVERLAP),
+        *((c, OVERLAP[0], True) for c in (EF4, D.Dense(), D.ErrorFeedback(AtLeast(0.5)))),
         *((Fragile(), OVERLAP[0], sends_first) for sends_first in (False, True)),
     ],
     ids=str,
@@ -418,7 +407,7 @@ def test_all_ranks_are_told_of_a_wrong_argument_of_one(two_workers: Ranks, name:
 
 @pytest.mark.parametrize(
     ("compressor", "width"),
-    [(Dense(), 300), (Dense(), 1030), (COMPRESSORS["uniform"], 300)],
+    [(D.Dense(), 300), (D.Dense(), 1030), (COMPRESSORS["uniform"], 300)],
     ids=str,
 )
 def test_a_fresh_ddp_continues(three_workers: Ranks, compressor: Compressor, width: int) -> None:

@@ -23,38 +23,25 @@ from sharded_loops import BF16, EF4, MISUSES, WIDE, Loop, play
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dgc_repro import (
-    Dense,
-    ErrorFeedback,
-    Fixed,
-    Ladder,
-    MomentumCorrection,
-    PerLayer,
-    PowerSGD,
-    RandomK,
-    Sharded,
-    Threshold,
-    TopK,
-    Uniform,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.nests import tensors_of
 
 pytestmark = pytest.mark.timeout(400)
-TOPK = ErrorFeedback(TopK(0.25))
-LADDERED = Ladder((Dense(), ErrorFeedback(TopK(0.5)), TOPK))
+TOPK = D.ErrorFeedback(D.TopK(0.25))
+LADDERED = D.Ladder((D.Dense(), D.ErrorFeedback(D.TopK(0.5)), TOPK))
 FORMS = ("by_rank", "gathered")
 METHODS: dict[str, Compressor] = {
     "topk": TOPK,
-    "random bits": ErrorFeedback(Uniform(4, "stochastic", 16)),
-    "randomk": ErrorFeedback(RandomK(0.25)),
-    "two rounds": ErrorFeedback(PowerSGD(1)),
-    "ragged": ErrorFeedback(Threshold(0.01)),
-    "momentum": MomentumCorrection(TopK(0.25)),
-    "between nodes in shards": ErrorFeedback(Sharded(Uniform(4))),
-    "not the biases": ErrorFeedback(PerLayer(Uniform(4))),
+    "random bits": D.ErrorFeedback(D.Uniform(4, "stochastic", 16)),
+    "randomk": D.ErrorFeedback(D.RandomK(0.25)),
+    "two rounds": D.ErrorFeedback(D.PowerSGD(1)),
+    "ragged": D.ErrorFeedback(D.Threshold(0.01)),
+    "momentum": D.MomentumCorrection(D.TopK(0.25)),
+    "between nodes in shards": D.ErrorFeedback(D.Sharded(D.Uniform(4))),
+    "not the biases": D.ErrorFeedback(D.PerLayer(D.Uniform(4))),
 }
 
 SHARED = ("random bits", "between nodes in shards")  # in a checkpoint of all ranks
@@ -75,7 +62,7 @@ def played(world: Ranks, loop: Loop) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("how", "micro_steps"), [("attached", 3), ("detached", 1)])
 def test_dense_is_fsdps_and_ddps_average(four_workers: Ranks, how: str, micro_steps: int) -> None:
-    loop = Loop(how, Dense(), micro_steps=micro_steps)
+    loop = Loop(how, D.Dense(), micro_steps=micro_steps)
     ours = played(four_workers, loop)
     assert_alike(ours, played(four_workers, replace(loop, how="hsdp")), "means")
     ddp = played(four_workers, replace(loop, how="ddp"))[0]
@@ -85,7 +72,7 @@ def test_dense_is_fsdps_and_ddps_average(four_workers: Ranks, how: str, micro_st
 
 @pytest.mark.parametrize("mixed", [BF16, WIDE], ids=["bfloat16", "reduced in float32"])
 def test_mixed_precision_and_a_frozen_layer_are_as_in_fsdp(four_workers: Ranks, mixed: Any) -> None:
-    loop = Loop("attached", Dense(), mixed=mixed, frozen=True)
+    loop = Loop("attached", D.Dense(), mixed=mixed, frozen=True)
     ours, stock = (played(four_workers, one)[0] for one in (loop, replace(loop, how="hsdp")))
     assert same(ours["means"], stock["means"])
     assert ours["means"][0]["first.0.weight"] is None
@@ -118,7 +105,7 @@ HSDP = {
 )
 def test_dense_replaces_the_all_reduce_of_hsdp(four_workers: Ranks, name: str, how: str) -> None:
     """With two nodes bit for bit. As DDP's to rounding: the factor is undone in the loss."""
-    loop = Loop(how, Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
+    loop = Loop(how, D.Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
     stock = replace(loop, how="hsdp")
     ours = played(four_workers, loop)
     assert_alike(ours, played(four_workers, stock), "means")
@@ -186,7 +173,7 @@ def simulated(
 def test_the_gradient_is_conserved(four_workers: Ranks, compressor: Compressor, mixed: Any) -> None:
     """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means.
     Reduced in bfloat16, what the mean is rounded by is part of the residuals."""
-    policy = Fixed("density", (0.5, 0.25), rung=2) if compressor is LADDERED else None
+    policy = D.Fixed("density", (0.5, 0.25), rung=2) if compressor is LADDERED else None
     story = played(
         four_workers, Loop("attached", compressor, mixed=mixed, settings={"policy": policy})
     )
@@ -242,12 +229,12 @@ def test_residuals_of_shards_have_no_mean(
             assert step == 0
 
 
-@pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
+@pytest.mark.parametrize("compressor", [D.Dense(), TOPK], ids=str)
 def test_the_ledger_counts_bytes_between_nodes(four_workers: Ranks, compressor: Compressor) -> None:
     for told in played(four_workers, Loop("attached", compressor)):
         ledger = told["ledger"]
         assert ledger["payload_bytes"] == told["sent"] > 0
-        if isinstance(compressor, Dense):  # without the filling
+        if isinstance(compressor, D.Dense):  # without the filling
             entries = sum(part.numel() for part in told["own"][0].values())
             assert ledger["payload_bytes"] == 4 * 4 * entries
         assert ledger["calls"]["signal"] == {"allreduce": 4}
@@ -290,7 +277,7 @@ def test_a_unit_that_no_rank_uses_has_no_gradient_and_residuals_wait(four_worker
         assert not any(does for name, does in change.items() if name.startswith("first"))
 
 
-@pytest.mark.parametrize("compressor", [EF4, TOPK, Dense(), Fragile()], ids=str)
+@pytest.mark.parametrize("compressor", [EF4, TOPK, D.Dense(), Fragile()], ids=str)
 def test_a_step_not_finite_changes_no_residual(four_workers: Ranks, compressor: Compressor) -> None:
     loop = Loop("attached", compressor, overflows=(1, 2))
     story = played(four_workers, loop)

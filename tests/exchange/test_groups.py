@@ -24,9 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro import FP16
+from dgc_repro import FP16, attach
 from dgc_repro.exchange import door
-from dgc_repro.exchange.door import attach
 
 Ranks = list[int]
 

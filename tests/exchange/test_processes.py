@@ -15,20 +15,7 @@ from processes import World as Ranks
 from processes import _message
 from samples import AllKinds, AtLeast, damages, gradient
 
-from dgc_repro import (
-    QSGD,
-    DeMo,
-    Dense,
-    Dion,
-    ErrorFeedback,
-    Ladder,
-    PerLayer,
-    PowerSGD,
-    Sharded,
-    Threshold,
-    TopK,
-    Uniform,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import nested
 from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan
@@ -49,37 +36,42 @@ SUMMED = ("fp16", "bf16", "-shared", "ef-randomk", "per-layer-onebit")
 FAMILIES = (*quantizers.SETTINGS, *sparse.SETTINGS, *low_rank.SETTINGS)
 GATHERED: dict[str, tuple[Any, int]] = {
     **{s.name: (s.compressor, 0) for s in FAMILIES if s.plan == Plan(0) and s.cancelled == 0.0},
-    "nearest": (Uniform(4), 0),
-    "stochastic": (Uniform(6, "stochastic", 100), 0),
-    "toward zero": (ErrorFeedback(Uniform(12, "toward_zero", 7)), 0),
+    "nearest": (D.Uniform(4), 0),
+    "stochastic": (D.Uniform(6, "stochastic", 100), 0),
+    "toward zero": (D.ErrorFeedback(D.Uniform(12, "toward_zero", 7)), 0),
     "a ladder of quantizers": (
-        ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(3, "stochastic")))),
+        D.ErrorFeedback(D.Ladder((D.Dense(), D.Uniform(8), D.Uniform(3, "stochastic")))),
         2,
     ),
-    "cosines": (ErrorFeedback(DeMo(4), decay=0.999), 0),
-    "gaps": (ErrorFeedback(TopK(factor=30)), 0),
-    "bitmap": (ErrorFeedback(TopK(0.3)), 0),
-    "a ladder of sparsifiers": (ErrorFeedback(Ladder((Dense(), TopK(0.5), TopK(0.05)))), 2),
-    "ragged": (ErrorFeedback(AtLeast(0.5)), 0),
+    "cosines": (D.ErrorFeedback(D.DeMo(4), decay=0.999), 0),
+    "gaps": (D.ErrorFeedback(D.TopK(factor=30)), 0),
+    "bitmap": (D.ErrorFeedback(D.TopK(0.3)), 0),
+    "a ladder of sparsifiers": (
+        D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(0.5), D.TopK(0.05)))),
+        2,
+    ),
+    "ragged": (D.ErrorFeedback(AtLeast(0.5)), 0),
     "ragged, nobody sends anything": (AtLeast(100.0), 0),
 }
 COMBINED: dict[str, tuple[Any, int]] = {
-    "shards": (Sharded(Uniform(8, block=512)), 0),
-    "stochastic shards": (ErrorFeedback(Sharded(Uniform(4, "stochastic", 100))), 0),
+    "shards": (D.Sharded(D.Uniform(8, block=512)), 0),
+    "stochastic shards": (D.ErrorFeedback(D.Sharded(D.Uniform(4, "stochastic", 100))), 0),
     "a ladder of shards": (
-        ErrorFeedback(Ladder((Dense(), Sharded(Uniform(8)), Sharded(Uniform(3, block=7))))),
+        D.ErrorFeedback(
+            D.Ladder((D.Dense(), D.Sharded(D.Uniform(8)), D.Sharded(D.Uniform(3, block=7))))
+        ),
         2,
     ),
-    "shards of codes": (ErrorFeedback(Sharded(QSGD(7, 64, "max"))), 0),
-    "shards of entries": (ErrorFeedback(Sharded(TopK(0.05))), 0),
-    "ragged shards": (ErrorFeedback(Sharded(Threshold(0.05))), 0),
+    "shards of codes": (D.ErrorFeedback(D.Sharded(D.QSGD(7, 64, "max"))), 0),
+    "shards of entries": (D.ErrorFeedback(D.Sharded(D.TopK(0.05))), 0),
+    "ragged shards": (D.ErrorFeedback(D.Sharded(D.Threshold(0.05))), 0),
 }
 SUMS: dict[str, Any] = {
-    "dense": Dense(),
-    "exempt": ErrorFeedback(PerLayer(Dense())),
-    "two rounds": PowerSGD(1),
+    "dense": D.Dense(),
+    "exempt": D.ErrorFeedback(D.PerLayer(D.Dense())),
+    "two rounds": D.PowerSGD(1),
     "all kinds": AllKinds(),
-    "directions": ErrorFeedback(Dion(0.2)),
+    "directions": D.ErrorFeedback(D.Dion(0.2)),
 }
 FED = [name for name in GATHERED if " " in name or name.startswith("ef-")]
 CASES = [
@@ -138,7 +130,7 @@ def test_every_family_of_methods_is_among_them() -> None:
 NARROW = [s for s in quantizers.SETTINGS if s.plan == Plan(0) and s.name.endswith(SUMMED[:2])]
 
 
-@pytest.mark.parametrize("setting", [Setting("dense", Dense()), *NARROW], ids=str)
+@pytest.mark.parametrize("setting", [Setting("dense", D.Dense()), *NARROW], ids=str)
 def test_sums_of_three_differ_by_roundings_alone(setting: Setting, three_workers: Ranks) -> None:
     real, simulated = compare(three_workers, setting.compressor, 0, SHAPES, exactly=False)
     # The allreduce adds three in an order of its own: two sums, each rounded by eps, on both sides.

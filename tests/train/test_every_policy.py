@@ -13,8 +13,7 @@ import pytest
 import yaml
 from tiny_run import FINISHED, PLAIN, build, tiny
 
-from dgc_repro.errors import UserError
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro import UserError, conf_dir
 from dgc_repro.launch.rules import validate
 from dgc_repro.train.loop import decision, steps_left
 from dgc_repro.train.step import train_step
