@@ -64,11 +64,7 @@ class Remembers(Uniform):
 @pytest.mark.parametrize(
     ("method", "way", "words"),
     [
-        (
-            Dense(),
-            SHARDED,
-            "sharded needs a method that encodes or selects, and keeps no state; Dense",
-        ),
+        (Dense(), SHARDED, "a method that encodes or selects, and keeps no state; Dense"),
         (TernGrad(shared_scale=True), SHARDED, "TernGrad, as it is set, goes no other way"),
         (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
         (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),

@@ -23,48 +23,36 @@ from dgc_repro.selfcheck.law_settings import low_rank, quantizers, sparse
 from dgc_repro.selfcheck.law_settings.base import EPS, Setting
 
 SHAPES: Shapes = {
-    "matrix": (33, 13),
-    "vector": (5,),
-    "one": (1,),
-    "none": (0,),
-    "large": (40, 130),
+    "matrix": (33, 13), "vector": (5,), "one": (1,), "none": (0,), "large": (40, 130),
     "conv.weight": (6, 3, 3, 3),
-}
+}  # fmt: skip
 STEPS = 2
 SUMMED = ("fp16", "bf16", "-shared", "ef-randomk", "per-layer-onebit")
 """Settings whose answers are sums: three workers' are added in an order of their own."""
 FAMILIES = (*quantizers.SETTINGS, *sparse.SETTINGS, *low_rank.SETTINGS)
-GATHERED: dict[str, tuple[Any, int]] = {
-    **{s.name: (s.compressor, 0) for s in FAMILIES if s.plan == Plan(0) and s.cancelled == 0.0},
-    "nearest": (D.Uniform(4), 0),
-    "stochastic": (D.Uniform(6, "stochastic", 100), 0),
-    "toward zero": (D.ErrorFeedback(D.Uniform(12, "toward_zero", 7)), 0),
-    "a ladder of quantizers": (
-        D.ErrorFeedback(D.Ladder((D.Dense(), D.Uniform(8), D.Uniform(3, "stochastic")))),
-        2,
+GATHERED: dict[str, Any] = {
+    **{s.name: s.compressor for s in FAMILIES if s.plan == Plan(0) and s.cancelled == 0.0},
+    "nearest": D.Uniform(4),
+    "stochastic": D.Uniform(6, "stochastic", 100),
+    "toward zero": D.ErrorFeedback(D.Uniform(12, "toward_zero", 7)),
+    "a ladder of quantizers": D.ErrorFeedback(
+        D.Ladder((D.Dense(), D.Uniform(8), D.Uniform(3, "stochastic")))
     ),
-    "cosines": (D.ErrorFeedback(D.DeMo(4), decay=0.999), 0),
-    "gaps": (D.ErrorFeedback(D.TopK(factor=30)), 0),
-    "bitmap": (D.ErrorFeedback(D.TopK(0.3)), 0),
-    "a ladder of sparsifiers": (
-        D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(0.5), D.TopK(0.05)))),
-        2,
-    ),
-    "ragged": (D.ErrorFeedback(AtLeast(0.5)), 0),
-    "ragged, nobody sends anything": (AtLeast(100.0), 0),
+    "cosines": D.ErrorFeedback(D.DeMo(4), decay=0.999),
+    "gaps": D.ErrorFeedback(D.TopK(factor=30)),
+    "bitmap": D.ErrorFeedback(D.TopK(0.3)),
+    "a ladder of sparsifiers": D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(0.5), D.TopK(0.05)))),
+    "ragged": D.ErrorFeedback(AtLeast(0.5)),
+    "ragged, nobody sends anything": AtLeast(100.0),
 }
-COMBINED: dict[str, tuple[Any, int]] = {
-    "shards": (D.Sharded(D.Uniform(8, block=512)), 0),
-    "stochastic shards": (D.ErrorFeedback(D.Sharded(D.Uniform(4, "stochastic", 100))), 0),
-    "a ladder of shards": (
-        D.ErrorFeedback(
-            D.Ladder((D.Dense(), D.Sharded(D.Uniform(8)), D.Sharded(D.Uniform(3, block=7))))
-        ),
-        2,
-    ),
-    "shards of codes": (D.ErrorFeedback(D.Sharded(D.QSGD(7, 64, "max"))), 0),
-    "shards of entries": (D.ErrorFeedback(D.Sharded(D.TopK(0.05))), 0),
-    "ragged shards": (D.ErrorFeedback(D.Sharded(D.Threshold(0.05))), 0),
+SHARDS = D.Ladder((D.Dense(), D.Sharded(D.Uniform(8)), D.Sharded(D.Uniform(3, block=7))))
+COMBINED: dict[str, Any] = {
+    "shards": D.Sharded(D.Uniform(8, block=512)),
+    "stochastic shards": D.ErrorFeedback(D.Sharded(D.Uniform(4, "stochastic", 100))),
+    "a ladder of shards": D.ErrorFeedback(SHARDS),
+    "shards of codes": D.ErrorFeedback(D.Sharded(D.QSGD(7, 64, "max"))),
+    "shards of entries": D.ErrorFeedback(D.Sharded(D.TopK(0.05))),
+    "ragged shards": D.ErrorFeedback(D.Sharded(D.Threshold(0.05))),
 }
 SUMS: dict[str, Any] = {
     "dense": D.Dense(),
@@ -107,7 +95,7 @@ def test_real_ranks_equal_simulated(size: str, name: str, request: pytest.Fixtur
     if name in SUMS:
         compare(ranks, SUMS[name], 0, {"a": (7, 3), "b": (5,)}, exactly=True)
         return
-    compressor, rung = (GATHERED | COMBINED)[name]
+    compressor, rung = (GATHERED | COMBINED)[name], 2 if name.startswith("a ladder") else 0
     summed = ranks.size > 2 and name.endswith(SUMMED)
     compare(ranks, compressor, rung, SHAPES, exactly=not summed, apart=name in COMBINED)
 
@@ -117,12 +105,10 @@ def test_a_swap_brings_every_rank_its_letters(size: str, request: pytest.Fixture
     ranks: Ranks = request.getfixturevalue(size)
     written = [[letter(source, to) for source in range(ranks.size)] for to in range(ranks.size)]
     assert ranks(jobs.swapped) == written
-    simulated = jobs.swap(World(ranks.size))
-    assert [[row.tolist() for row in rows] for rows in simulated] == written
 
 
 def test_every_family_of_methods_is_among_them() -> None:
-    methods = {type(part).__name__ for one, _ in GATHERED.values() for part in nested(one)}
+    methods = {type(part).__name__ for one in GATHERED.values() for part in nested(one)}
     wanted = "Threshold DGCSampled RedSync SIDCo RandomK QSGD Natural TernGrad OneBit"
     assert methods >= {*wanted.split(), "SignSGD", "EFSignSGD", "FP16", "BF16"}
 
