@@ -9,14 +9,12 @@ import pytest
 import torch
 from laws import play, simulation
 from numeric import context
-from tiny_run import tiny
 from torch import Tensor
 
 import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.residual import expands
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.launch.rules import validate
 from dgc_repro.selfcheck.law_settings.base import Setting
 
 GROW = (D.QSGD(7), D.QSGD(127, None), D.SignSGD(), D.RandomK(unbiased=True))
@@ -55,26 +53,6 @@ def test_a_residual_that_has_an_end_is_kept(method: Compressor) -> None:
         D.ErrorFeedback(nest)
         D.BlockMomentum(nest)
     assert not expands(method)
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        (("wrap=[error_feedback]",), "wrapper.error_feedback.inner: what QSGD loses"),
-        (
-            ("wrap=[block_momentum,per_layer]", "optimizer.momentum=0"),
-            "wrapper.block_momentum.inner: what QSGD loses",
-        ),
-        (
-            ("exchange.aggregation=sharded",),
-            "exchange.aggregation: sharded: method: what QSGD loses",
-        ),
-    ],
-)
-def test_a_run_is_told_in_a_line(given: tuple[str, ...], line: str) -> None:
-    with pytest.raises(D.UserError, match="^" + re.escape(line)) as refused:
-        validate(tiny("compressor=qsgd", "compressor.levels=7", *given))
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
