@@ -51,17 +51,11 @@ def test_the_broken_tensor_is_named_in_any_type(dtype: torch.dtype) -> None:
         assert first_non_finite(bad) == "b"
 
 
-ONE_VECTOR = ("ef-uniform-4-stochastic-None", "ef-topk")
+ONE_VECTOR = [s for s in SETTINGS if str(s) in ("ef-uniform-4-stochastic-None", "ef-topk")]
+CASES = [*((s, "layer") for s in SETTINGS), *((s, "model") for s in ONE_VECTOR)]
 
 
-@pytest.mark.parametrize(
-    ("setting", "unit"),
-    [
-        *((setting, "layer") for setting in SETTINGS),
-        *((setting, "model") for setting in SETTINGS if str(setting) in ONE_VECTOR),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("setting", "unit"), CASES, ids=str)
 def test_a_step_that_is_not_finite_leaves_all_as_it_was(setting: Setting, unit: str) -> None:
     parameters = {name: nn.Parameter(one) for name, one in tensors(0, 0).items()}
     exchange = Exchange(

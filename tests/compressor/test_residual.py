@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,10 +20,7 @@ from dgc_repro.selfcheck.law_settings.base import Setting
 
 GROW = (D.QSGD(7), D.QSGD(127, None), D.SignSGD(), D.RandomK(unbiased=True))
 BOUNDED = (
-    D.QSGD(12),
-    D.QSGD(1, norm="max"),
-    D.Uniform(2, "stochastic"),
-    D.TernGrad(),
+    *(D.QSGD(12), D.QSGD(1, norm="max"), D.Uniform(2, "stochastic"), D.TernGrad()),
     D.RandomK(0.01),
 )
 
@@ -34,17 +32,12 @@ def within(inner: Any) -> list[Any]:
 
 @pytest.mark.parametrize("method", GROW, ids=str)
 def test_a_residual_at_the_workers_that_would_grow_is_a_line(method: Compressor) -> None:
-    said = (
-        f"inner: what {type(method).__name__} loses, as it is set, is more than it is given: its "
-    )
-    for nest in within(method):
-        for wrapper, name in (
-            (D.ErrorFeedback, "error_feedback"),
-            (D.BlockMomentum, "block_momentum"),
-        ):
-            line = f"{said}residual would grow without bound; leave {name} out"
-            with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):
-                wrapper(nest)
+    said = f"inner: what {type(method).__name__} loses, as it is set, is more than it is given: "
+    wrappers = {"error_feedback": D.ErrorFeedback, "block_momentum": D.BlockMomentum}
+    for nest, (name, wrapper) in product(within(method), wrappers.items()):
+        line = f"{said}its residual would grow without bound; leave {name} out"
+        with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):
+            wrapper(nest)
 
 
 @pytest.mark.parametrize("method", BOUNDED, ids=str)
