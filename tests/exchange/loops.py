@@ -864,6 +864,7 @@ def broken(overlap: bool, late: bool) -> tuple[list[str], bool, list[int]]:
         optimizer.zero_grad()
         before, states = exchange.ledger.payload_bytes, states_of_all(exchange)
         said.append(raised(lambda: backward(model, dist.get_rank())))
+        assert step != 1 or all(p.grad is None for p in model.parameters())
         said.append(raised(optimizer.step))
         sent.append(exchange.ledger.payload_bytes - before)
         assert step != 1 or not overlap or same(states, states_of_all(exchange))

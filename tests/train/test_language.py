@@ -18,7 +18,6 @@ from dgc_repro.train.evaluate import evaluate
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.run import Run
 
-FLOAT32_EPS = 2.0**-24
 NO_DROPOUT = "model.dropout=0"
 
 
