@@ -26,7 +26,7 @@ from scipy.fft import dctn, idctn
 from torch import Tensor
 
 from dgc_repro import DeMo, ErrorFeedback, SparseLoCo, UserError
-from dgc_repro.kernel import chunks, cosines
+from dgc_repro.kernel import chunks
 from dgc_repro.selfcheck.law_settings.base import Setting
 
 SIDES = {(12, 20): (6, 5), (8, 2, 3, 3): (8, 6), (24,): (1, 8), (7, 11): (7, 1)}
@@ -114,13 +114,6 @@ def test_the_answer_is_the_sign_of_the_mean() -> None:
     means, _ = played(ErrorFeedback(DeMo(LARGEST, BLOCK, sign=False), decay=0.9), given((12, 20)))
     for sign, mean in zip(signs, means, strict=True):
         assert torch.equal(sign, mean.sign())
-
-
-@pytest.mark.parametrize("length", [1, 2, 7, 64])
-def test_the_basis_is_scipys_transform(length: int) -> None:
-    basis = cosines.basis(length, torch.device("cpu")).double().numpy()
-    expected = dctn(np.eye(length), norm="ortho", axes=[1])
-    np.testing.assert_allclose(basis, expected, rtol=0, atol=EPS)
 
 
 def test_demo_sends_nothing_farther_from_a_tensor_than_zero_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from laws import same, tensors
@@ -13,7 +15,6 @@ from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.junction import AfterBackward, first_non_finite
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.segments import Segments
 from dgc_repro.selfcheck.law_settings import SETTINGS
@@ -25,30 +26,24 @@ BROKEN = (torch.nan, -torch.nan, torch.inf, -torch.inf)
 
 @needs_c
 @pytest.mark.parametrize("size", [1, 7, 4097, 100_000])
-def test_the_kernels_look_at_every_place_and_scale_as_torch_does(size: int) -> None:
+def test_the_kernels_scale_as_torch_does(size: int) -> None:
     x, to = heavy_tailed(size), torch.empty(size)
     kernels.scale(Batch(("x",), [x]), 1 / 3, Batch(("x",), [to]))
     assert torch.equal(to, x * torch.tensor(1 / 3))
     kernels.add_scaled(Batch(("x",), [x]), 1 / 3, Batch(("x",), [to]))
     assert torch.equal(to, x * torch.tensor(1 / 3) + x * torch.tensor(1 / 3))
-    assert native.all_finite(x)
-    for place in (0, size // 2, size - 1):
-        for broken in BROKEN:
-            bad = x.clone()
-            bad[place] = broken
-            assert not native.all_finite(bad)
-            assert not kernels.all_finite(Batch(("a", "b"), [x, bad]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_broken_tensor_is_named_in_any_type(dtype: torch.dtype) -> None:
-    given = {name: torch.ones(30, dtype=dtype) for name in "abc"}
-    given |= {"empty": torch.ones(0, dtype=dtype), "f32": torch.ones(3)}
-    assert first_non_finite(given) is None
-    for broken in BROKEN:
-        bad = copied(given)
-        bad["b"][29] = broken
-        assert first_non_finite(bad) == "b"
+def test_the_broken_tensor_is_named_in_any_type_wherever_it_is_broken(dtype: torch.dtype) -> None:
+    for size in (1, 7, 4097, 100_000):
+        given = {name: heavy_tailed(size).to(dtype) for name in "abc"}
+        given |= {"empty": torch.ones(0, dtype=dtype), "f32": torch.ones(3)}
+        assert first_non_finite(given) is None
+        for place, broken in product((0, size // 2, size - 1), BROKEN):
+            given["b"][place], kept = broken, given["b"][place].clone()
+            assert first_non_finite(given) == "b"
+            given["b"][place] = kept
 
 
 ONE_VECTOR = [s for s in SETTINGS if str(s) in ("ef-uniform-4-stochastic-None", "ef-topk")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import same_bits
 from numeric import batch, both_kernels, dense, heavy_tailed, same_but_for_nan
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import group, pack, unpack
 from dgc_repro.kernel.narrow import largest
 from dgc_repro.kernel.signs import SignLayout
-from dgc_repro.payload import Signs, vote
+from dgc_repro.payload import Signs
 
 
 @pytest.mark.parametrize("bits", range(2, 17))
@@ -76,20 +75,6 @@ def test_a_zero_and_a_nan_go_where_they_are_told() -> None:
     x = torch.tensor([0.0, -0.0, torch.nan, -torch.nan, 1e-45, -1e-45])
     assert dense(packed(x)).tolist() == [1, 1, 1, 1, 1, -1]
     assert dense(packed(x, zero_too=True)).tolist() == [-1, -1, 1, 1, 1, -1]
-
-
-@both_kernels
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8, 9, 12, 31, 32, 33, 64])
-def test_the_vote_is_the_sign_of_the_sum_of_signs(count: int) -> None:
-    """Also where value i has i votes against, a tie at half of them."""
-    each = [torch.where(worker < torch.arange(count + 1), -1.0, 1.0) for worker in range(count)]
-    for signed in (
-        each,
-        *([heavy_tailed(n, 100 * n + i) for i in range(count)] for n in (1, 40, 4500)),
-    ):
-        buffer = torch.full(signed[0].shape, torch.nan)
-        vote([packed(x) for x in signed], batch(buffer))
-        assert same_bits(buffer, torch.stack(signed).sign().sum(0).sign())
 
 
 # Halves: each there and back, and every rounding between them.
