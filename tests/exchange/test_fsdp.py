@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,59 +58,44 @@ def played(world: Ranks, loop: Loop) -> list[dict[str, Any]]:
     return world(play, loop)
 
 
-# Dense.
+# Dense. With HSDP FSDP has the whole mesh, and its all-reduce between the nodes is replaced.
 
 
-@pytest.mark.parametrize(("how", "micro_steps"), [("attached", 3), ("detached", 1)])
-def test_dense_is_fsdps_and_ddps_average(four_workers: Ranks, how: str, micro_steps: int) -> None:
-    loop = Loop(how, D.Dense(), micro_steps=micro_steps)
+def dense(how: str = "attached", **settings: Any) -> Loop:
+    return Loop(how, D.Dense(), **settings)
+
+
+OF_ONE_DIMENSION = {
+    "micro-steps": dense(micro_steps=3),
+    "detached": dense("detached"),
+    "bfloat16, frozen": dense(mixed=BF16, frozen=True),
+    "reduced in float32, frozen": dense(mixed=WIDE, frozen=True),
+}
+hsdp = partial(dense, replicated=True)
+DENSE = OF_ONE_DIMENSION | {
+    "HSDP": hsdp(),
+    "HSDP, detached": hsdp("detached"),
+    "HSDP, a factor that is the ranks of a node": hsdp(factor=2.0),
+    "HSDP, a factor of 1, as torchtitan": hsdp(factor=1.0, sums=True),
+    "HSDP, sums alone": hsdp(sums=True),
+    "HSDP, bfloat16": hsdp(mixed=BF16),
+    "HSDP, reduced in float32": hsdp(mixed=WIDE, factor=2.0),
+    "HSDP, micro-steps that stay on a rank": hsdp(micro_steps=3),
+    "HSDP, micro-steps that are reduced in the node": hsdp(micro_steps=3, reduces_each=True),
+}
+DAILY = (*OF_ONE_DIMENSION, "HSDP", "HSDP, bfloat16", "HSDP, micro-steps that stay on a rank")
+
+
+@pytest.mark.parametrize("name", everyday(DENSE, *DAILY))
+def test_dense_is_fsdps_and_ddps_average(four_workers: Ranks, name: str) -> None:
+    """With two nodes FSDP's bit for bit; DDP's to rounding: the factor is undone in the loss."""
+    loop = DENSE[name]
     ours = played(four_workers, loop)
     assert_alike(ours, played(four_workers, replace(loop, how="hsdp")), "means")
-    ddp = played(four_workers, replace(loop, how="ddp"))[0]
-    for mean, expected in zip(ours[0]["means"], ddp["means"], strict=True):
-        torch.testing.assert_close(mean, expected)
-
-
-@pytest.mark.parametrize("mixed", [BF16, WIDE], ids=["bfloat16", "reduced in float32"])
-def test_mixed_precision_and_a_frozen_layer_are_as_in_fsdp(four_workers: Ranks, mixed: Any) -> None:
-    loop = Loop("attached", D.Dense(), mixed=mixed, frozen=True)
-    ours, stock = (played(four_workers, one)[0] for one in (loop, replace(loop, how="hsdp")))
-    assert same(ours["means"], stock["means"])
-    assert ours["means"][0]["first.0.weight"] is None
-    assert "first.0.weight" not in ours["own"][0]
-
-
-# HSDP: FSDP has the whole mesh, and its all-reduce between the nodes is replaced.
-
-HSDP = {
-    "as it is": {},
-    "a factor that is the ranks of a node": {"factor": 2.0},
-    "a factor of 1, as torchtitan": {"factor": 1.0, "sums": True},
-    "sums alone": {"sums": True},
-    "bfloat16": {"mixed": BF16},
-    "reduced in float32": {"mixed": WIDE, "factor": 2.0},
-    "micro-steps that stay on a rank": {"micro_steps": 3},
-    "micro-steps that are reduced in the node": {"micro_steps": 3, "reduces_each": True},
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "how"),
-    everyday(
-        [*((name, "attached") for name in HSDP), ("as it is", "detached")],
-        *(
-            (name, "attached")
-            for name in ("as it is", "bfloat16", "micro-steps that stay on a rank")
-        ),
-    ),
-)
-def test_dense_replaces_the_all_reduce_of_hsdp(four_workers: Ranks, name: str, how: str) -> None:
-    """With two nodes bit for bit. As DDP's to rounding: the factor is undone in the loss."""
-    loop = Loop(how, D.Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
-    stock = replace(loop, how="hsdp")
-    ours = played(four_workers, loop)
-    assert_alike(ours, played(four_workers, stock), "means")
-    if "mixed" not in HSDP[name]:
+    if loop.frozen:
+        assert ours[0]["means"][0]["first.0.weight"] is None
+        assert "first.0.weight" not in ours[0]["own"][0]
+    if loop.mixed not in (BF16, WIDE):
         ddp = played(four_workers, replace(loop, how="ddp"))[0]
         for mean, expected in zip(ours[0]["means"], ddp["means"], strict=True):
             torch.testing.assert_close(mean, expected)
@@ -277,37 +263,32 @@ def test_a_unit_that_no_rank_uses_has_no_gradient_and_residuals_wait(four_worker
         assert not any(does for name, does in change.items() if name.startswith("first"))
 
 
-@pytest.mark.parametrize("compressor", [EF4, TOPK, D.Dense(), Fragile()], ids=str)
-def test_a_step_not_finite_changes_no_residual(four_workers: Ranks, compressor: Compressor) -> None:
-    loop = Loop("attached", compressor, overflows=(1, 2))
+NOT_FINITE = [*((c, "raise") for c in (EF4, TOPK, D.Dense(), Fragile())), (EF4, "skip")]
+
+
+@pytest.mark.parametrize(("compressor", "way"), NOT_FINITE, ids=str)
+def test_a_step_not_finite_changes_nothing(four_workers: Ranks, compressor: Any, way: str) -> None:
+    """It is refused on all ranks, or skipped, and the next one is sound."""
+    loop = Loop("attached", compressor, overflows=(1, 2), settings={"on_nonfinite": way})
     story = played(four_workers, loop)
     (said,) = {told["message"] for told in story}
-    assert re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
+    named = re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
+    assert named if way == "raise" else said == ""
     assert "rank 2" not in said, "node 1 is finite"
     assert "rank 3" not in said
     for told in story:
+        assert told["applied"] == [True, True, False, True]
         assert same(told["states"][2], told["states"][1])
+        assert same(told["states"][3], told["states"][2]) == isinstance(compressor, D.Dense)
         assert set(told["means"][2].values()) == {None}
-        for found in tensors_of(told["states"][3]):
+        for found in (*tensors_of(told["states"][3]), *told["means"][3].values()):
             assert found.isfinite().all()
-        for mean in told["means"][3].values():
-            assert mean.isfinite().all()
 
 
 def test_backward_raises_what_a_method_raises_and_the_next_is_sound(four_workers: Ranks) -> None:
     for said, leaves_gradients in four_workers(sharded_loops.broken):
         assert said == ["nothing", "ZeroDivisionError: broken on purpose", "nothing"]
         assert leaves_gradients == [True, False, True]
-
-
-def test_a_skipped_step_changes_nothing_and_the_next_is_sound(four_workers: Ranks) -> None:
-    loop = Loop("attached", EF4, overflows=(1, 2), settings={"on_nonfinite": "skip"})
-    for told in played(four_workers, loop):
-        assert told["message"] == ""
-        assert told["applied"] == [True, True, False, True]
-        assert same(told["states"][2], told["states"][1])
-        assert set(told["means"][2].values()) == {None}
-        assert not same(told["states"][3], told["states"][2])
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
