@@ -138,7 +138,7 @@ def test_lists_of_all_methods_leave_no_trace() -> None:
     forget()
     before, random = (fakes(), Launches.count, Launches.reads), torch.get_rng_state()
     assert launched(of_each_type=True)
-    assert variants(D.EDEN(), PARAMETERS)  # of no block above
+    assert variants(D.ErrorFeedback(D.EDEN()), PARAMETERS)  # its blocks are not in BLOCKS
     assert Launches.record is None
     assert before == (fakes(), Launches.count, Launches.reads)
     assert torch.equal(random, torch.get_rng_state())
