@@ -100,7 +100,7 @@ PAPERS: list[tuple[ErrorFeedback, tuple[int, ...], Callable[[Array], Array], flo
 
 
 @pytest.mark.parametrize(("nest", "shape", "compress", "roundings"), PAPERS)
-def test_means_and_residuals_are_the_papers(
+def test_the_residual_decays_as_in_the_paper(
     nest: ErrorFeedback, shape: tuple[int, ...], compress: Any, roundings: float
 ) -> None:
     means, states = played(nest, given(shape))

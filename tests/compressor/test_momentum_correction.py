@@ -111,6 +111,18 @@ def states_after_two_steps(nest: Compressor) -> tuple[dict[str, Any], dict[str, 
     return before, states_by_tensor(exchange, 0)["x"], sent
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_what_is_not_sent_of_the_velocity_stays(nesterov: bool) -> None:
+    """old residual + what momentum makes of the gradient = sent + new residual, entry by entry."""
+    nest = D.MomentumCorrection(D.ErrorFeedback(D.TopK(0.2)), 0.5, nesterov)
+    before, after, sent = states_after_two_steps(nest)
+    velocity = 0.5 * before["velocity"] + gaussian(40, 1)
+    step = gaussian(40, 1) + 0.5 * velocity if nesterov else velocity
+    owed = before["inner.residual"] + step
+    assert (sent != 0).sum() == 8
+    assert torch.equal(sent + after["inner.residual"], owed)  # an entry is in one of the two
+
+
 @pytest.mark.parametrize(
     "leaf",
     [
