@@ -8,15 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from numeric import (
-    Array,
-    both_kernels,
-    context,
-    dense,
-    encoded,
-    hashed_uniform,
-    heavy_tailed,
-)
+from numeric import Array, both_kernels, context, dense, encoded, hashed_uniform, heavy_tailed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -49,22 +41,19 @@ def numbers(kind: str) -> Array:
     return np.array([number for number in found if number <= largest])
 
 
-def beside(y: Array, kind: str) -> tuple[Array, Array]:
-    """The codes of the numbers below and above |y|; of what is clipped, twice the last."""
+def rounded(y: Array, kind: str, drawn: Array | None = None) -> Array:
+    """To the nearest number, ties to the even code; or to the upper one of the two beside |y| where the drawn
+    number is below the fraction. What is above the last number becomes it."""
     every = numbers(kind)
     size = np.minimum(np.abs(y), every[-1])
     above = np.searchsorted(every, size)  # the first that is no smaller
     below = np.where(every[above] == size, above, above - 1)
-    return below, above
-
-
-def nearest(y: Array, kind: str) -> Array:
-    """Round to nearest, ties to the even code."""
-    every, (below, above) = numbers(kind), beside(y, kind)
-    size = np.minimum(np.abs(y), every[-1])
     down, up = size - every[below], every[above] - size
-    code = np.where((down < up) | ((down == up) & (below % 2 == 0)), below, above)
-    return np.sign(y) * every[code]
+    if drawn is None:
+        is_below = (down < up) | ((down == up) & (below % 2 == 0))
+    else:
+        is_below = drawn >= down / np.where(above > below, every[above] - every[below], 1.0)
+    return np.sign(y) * every[np.where(is_below, below, above)]
 
 
 def scales_of(x: Array, name: str) -> Array:
@@ -79,7 +68,7 @@ def scales_of(x: Array, name: str) -> Array:
         if name == "nvfp4":
             whole = np.float32(largest) / np.float32(6 * 448)
             ratio = np.float32(top) / np.float32(6) / whole
-            found[here] = np.float32(nearest(np.array([ratio]), "E4M3")[0]) * whole
+            found[here] = np.float32(rounded(np.array([ratio]), "E4M3")[0]) * whole
         else:
             emax = math.floor(math.log2(numbers(ELEMENTS[name])[-1]))
             shared = math.floor(math.log2(top)) - emax if top > 0 else -127
@@ -88,19 +77,19 @@ def scales_of(x: Array, name: str) -> Array:
 
 
 @both_kernels
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_values_equal_the_reference_of_the_specification(name: str) -> None:
+def test_values_equal_the_reference_of_the_specification(name: str, rounding: str) -> None:
     """Powers of two divide exactly: mx is the same to the bit. A quotient by another scale is rounded to
     float32 on both sides."""
+    method, key = BlockFloat(name, rounding), context().key(shared=False)
     for size in (1, 31, 32, 33, 1003):
         for x in (heavy_tailed(size, size), torch.arange(size) / 4.0 + 0.125, -torch.ones(size)):
-            exact = x.double().numpy()
-            scale = scales_of(exact, name)
-            quotient = np.divide(
-                x.numpy(), scale.astype(np.float32), where=scale > 0, out=np.zeros(size, np.float32)
-            )
-            expected = nearest(quotient.astype(np.float64), ELEMENTS[name]) * scale
-            found = dense(encoded(BlockFloat(name), x)).double().numpy()
+            scale, quotient = scales_of(x.double().numpy(), name), np.zeros(size, np.float32)
+            np.divide(x.numpy(), scale.astype(np.float32), where=scale > 0, out=quotient)
+            drawn = None if rounding == "nearest" else hashed_uniform(np.arange(size), key)
+            expected = rounded(quotient.astype(np.float64), ELEMENTS[name], drawn) * scale
+            found = dense(encoded(method, x)).double().numpy()
             np.testing.assert_allclose(found, expected, rtol=2.0**-23, atol=0)
             if name.startswith("mx"):
                 np.testing.assert_array_equal(found, expected)
@@ -119,7 +108,7 @@ def test_every_code_stands_for_the_number_of_the_specification(kind: str) -> Non
     y = np.concatenate([every, (every[1:] + every[:-1]) / 2, every * 1.01, [1e30, 1e-30]])
     y = np.concatenate([y, -y])
     code = floats.rounded(torch.from_numpy(y).float(), element, None)
-    np.testing.assert_array_equal(table[code].numpy(), nearest(np.float32(y), kind))
+    np.testing.assert_array_equal(table[code].numpy(), rounded(np.float32(y), kind))
 
 
 def test_scales_of_blocks_are_e8m0s() -> None:
@@ -145,24 +134,6 @@ def test_an_example_of_the_specification_by_hand() -> None:
     assert float(dense(encoded(BlockFloat("mxfp4"), x))[0]) == 6.0
 
 
-@both_kernels
-@pytest.mark.parametrize("name", FORMATS)
-def test_stochastic_rounding_takes_one_of_the_two_numbers_beside(name: str) -> None:
-    """The upper one where the drawn number is below the fraction; the numbers are those of its place."""
-    x, method = heavy_tailed(1003, 5, 1.0), BlockFloat(name, "stochastic")
-    kind, scale = ELEMENTS[name], scales_of(x.double().numpy(), name)
-    y = (x.numpy() / scale.astype(np.float32)).astype(np.float64)
-    below, above = beside(y, kind)
-    every = numbers(kind)
-    gap = np.where(above > below, every[above] - every[below], 1.0)
-    fraction = (np.minimum(np.abs(y), every[-1]) - every[below]) / gap
-    drawn = hashed_uniform(np.arange(len(y)), context().key(shared=False))
-    code = np.where(drawn < fraction, above, below)
-    expected = np.sign(y) * every[code] * scale
-    found = dense(encoded(method, x)).double().numpy()
-    np.testing.assert_allclose(found, expected, rtol=2.0**-23, atol=0)
-
-
 def test_blocks_of_nvfp4_far_below_the_largest_value_are_clipped_or_sent_as_zeros() -> None:
     """The smallest scale is 2^-9: of a largest value of 1 it is that of 2^-9 / 448 = 1 / 229376."""
     x = torch.ones(64)
@@ -179,9 +150,7 @@ def test_no_scale_comes_from_a_division_by_a_number(name: str) -> None:
     class Divisors(TorchDispatchMode):
         found: ClassVar[list[object]] = []
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is torch.ops.aten.div.Tensor:
                 self.found.append(args[1])
             return func(*args, **(kwargs or {}))

@@ -206,17 +206,6 @@ def test_least_error_never_loses_more_than_there_is() -> None:
                 assert float(lost.sum()) <= float(own.square().sum()) * (1 + 1e-5)
 
 
-# Workers.
-
-
-def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought() -> None:
-    x, method = heavy_tailed(5000), EDEN(3)
-    mine, theirs = (encoded(method, x * (rank + 1), context(rank=rank)) for rank in (0, 1))
-    assert int(mine.keys[0]) != int(theirs.keys[0])
-    arrived = mine.like(theirs.row.clone())
-    assert torch.equal(dense(arrived), dense(theirs))
-
-
 def test_a_block_below_the_normal_range_is_sent_as_zeros() -> None:
     """Its neighbour, the smallest normal number, is not."""
     x = torch.zeros(128)

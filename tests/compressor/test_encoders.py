@@ -98,9 +98,7 @@ def test_c_and_tensors_encode_alike(method: Any) -> None:
 @pytest.mark.parametrize(
     "method", [*UNIFORM[::4], *SIGNED, D.EDEN(3, 64), D.BlockFloat("nvfp4")], ids=str
 )
-def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
-    method: Any,
-) -> None:
+def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(method: Any) -> None:
     for count, size in itertools.product((1, 2, 5, 33), SIZES):
         payloads = [encoded(method, heavy_tailed(size, i), context(i)) for i in range(count)]
         together = averaged(payloads, torch.empty(size))
@@ -210,9 +208,7 @@ def test_steps_workers_tensors_and_seeds_draw_apart_and_alike_when_repeated(meth
     ],
     ids=str,
 )  # fmt: skip
-def test_bytes_are_what_the_bits_say(
-    method: Any, shape: tuple[int, ...], size: int, bits: int
-) -> None:
+def test_bytes_are_what_bits_say(method: Any, shape: tuple[int, ...], size: int, bits: int) -> None:
     own = encoded(method, torch.ones(shape))
     assert own.num_bytes == size
     assert own.num_floats == math.prod(shape) * bits / 32
@@ -220,9 +216,22 @@ def test_bytes_are_what_the_bits_say(
         assert own.layout.tensors[0].num_bytes == size
 
 
-@pytest.mark.parametrize("method", [D.Natural(), D.OneBit(), D.SignSGD()], ids=str)
+@both_kernels
+@pytest.mark.parametrize("method", [D.EDEN(3), D.RandomK(0.2, shared=False)], ids=str)
+def test_a_payload_that_arrived_is_decoded_with_the_key_that_it_brought(method: Any) -> None:
+    x = heavy_tailed(5000)
+    mine, theirs = (run(method, x * (rank + 1), context(rank=rank)).own for rank in (0, 1))
+    assert int(mine.keys[0]) != int(theirs.keys[0])
+    arrived = mine.like(theirs.row.clone())
+    assert torch.equal(arrived.keys, theirs.keys)
+    assert torch.equal(dense(arrived), dense(theirs))
+
+
+@pytest.mark.parametrize(
+    "method", [D.Natural(), D.OneBit(), D.SignSGD(), D.RandomK(shared=False)], ids=str
+)
 def test_a_payload_of_another_size_is_refused(method: Any) -> None:
-    own = encoded(method, torch.ones(100))
+    own = run(method, torch.ones(100)).own
     for row in (own.row[:-8], torch.cat([own.row, own.row])):
         with pytest.raises(ValueError, match="bytes arrived, and this worker's has"):
             own.like(row)

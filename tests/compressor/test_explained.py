@@ -77,9 +77,7 @@ def probed(ladder: D.Ladder, x: Tensor, candidates: tuple[int, int]) -> tuple[Te
 
 
 @pytest.mark.parametrize(("kind", "settings"), SPARSIFIERS, ids=str)
-def test_a_ladder_tells_the_energy_of_what_it_then_sends(
-    kind: Any, settings: dict[str, Any]
-) -> None:
+def test_a_ladder_tells_the_energy_of_what_it_sends(kind: Any, settings: dict[str, Any]) -> None:
     """Of a rung that is measured alone, that is its own `energy`; of one that was chosen among a weaker
     one's survivors, of that choice. Energies below zero are larger than the tensor's."""
     x = heavy_tailed(9001)  # 3,000 and 900 entries: more than one scale, and one

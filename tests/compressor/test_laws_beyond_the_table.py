@@ -19,10 +19,7 @@ from test_laws import (
 )
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.uniform import Uniform
+from dgc_repro import Dense, ErrorFeedback, Ladder, Uniform
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan

@@ -81,9 +81,7 @@ def ours(compressor: Compressor) -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize("threshold", [None, 3.0])
 @pytest.mark.parametrize("masking", [True, False])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_the_nest_is_the_papers_algorithm(
-    nesterov: bool, masking: bool, threshold: float | None
-) -> None:
+def test_the_nest_is_the_papers(nesterov: bool, masking: bool, threshold: float | None) -> None:
     nest: Compressor = D.MomentumCorrection(D.ErrorFeedback(D.TopK(0.1)), 0.9, nesterov, masking)
     if threshold is not None:
         nest = D.ClipLocal(nest, threshold)
@@ -130,7 +128,7 @@ def test_what_is_not_sent_of_the_velocity_stays(nesterov: bool) -> None:
     [
         *(D.TopK(0.2), D.DGCSampled(0.2), D.Threshold(0.2), D.SIDCo(0.2)),
         *(D.RedSync(0.2, search_from=0), D.RedSync(0.2, quantized=True)),
-        *(D.RandomK(0.2), D.RandomK(0.2, shared=False)),
+        *(D.RandomK(0.2), D.RandomK(0.2, shared=False), D.SparseLoCo(0.2, 16)),
     ],
     ids=str,
 )

@@ -9,14 +9,10 @@ import pytest
 import torch
 from laws import play, simulation
 from numeric import EPS, Array, assert_close, doubles, random_steps
-from tiny_run import tiny
 from torch import Tensor, nn
 
-from dgc_repro import EFSignSGD, ErrorFeedback, OneBitAdam
-from dgc_repro.errors import UserError
+from dgc_repro import Adam, EFSignSGD, ErrorFeedback, OneBitAdam
 from dgc_repro.exchange.saved import load_state_dict, state_dict
-from dgc_repro.launch.rules import validate
-from dgc_repro.optimizer.adam import Adam
 from dgc_repro.selfcheck.law_settings.base import Setting
 
 SIZE, WORKERS, STEPS, WARMUP = 200, 3, 12, 5
@@ -123,21 +119,3 @@ def test_states_of_versions_without_a_count_load_with_the_number_of_steps() -> N
         states = {label: held for label, held in state["states"].items() if label != "exchanges"}
         load_state_dict(other, {"step": state["step"], "states": states}, worker)
     assert [int(other.states(worker)["exchanges"]["x"]) for worker in range(WORKERS)] == [4] * 3
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        (
-            "compressor=onebit_adam",
-            "optimizer.freeze_steps=7",
-            "wrapper.onebit_adam.warmup_steps=5",
-        ),
-        ("compressor=ef_signsgd", "wrap=[onebit_adam,error_feedback]"),
-    ],
-)
-def test_another_optimizer_is_refused(given: tuple[str, ...]) -> None:
-    with pytest.raises(
-        UserError, match=r"^optimizer\.freeze_steps: onebit_adam needs optimizer=adam"
-    ):
-        validate(tiny(*given))

@@ -159,9 +159,7 @@ def ternary(g: Array, clip: float | None, random: Array) -> tuple[Array, Array, 
 
 @both_kernels
 @pytest.mark.parametrize("clip", [None, 2.5, 0.5, 1e6])
-def test_ternary_values_equal_the_equations_except_on_the_edge_of_a_step(
-    clip: float | None,
-) -> None:
+def test_ternary_values_equal_the_equations_except_on_a_steps_edge(clip: float | None) -> None:
     """They may differ where the drawn number is within float32's rounding of the probability: s,
     1 / s and the product, 2^-22."""
     x, key = heavy_tailed(), context().key(shared=False)

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 import torch
 from laws import played
-from numeric import Array, both_kernels, context, dense, each_dense, gaussian, hashed_bits, run
-from torch import Tensor
+from numeric import Array, both_kernels, context, dense, gaussian, hashed_bits, run
 
 from dgc_repro import RandomK
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.payload import Keyed
-
-
-def numbered(n: int) -> Tensor:
-    """Values that tell their places; exact in float32."""
-    return torch.arange(1.0, n + 1)
 
 
 def places_of(n: int, k: int, key: int) -> Array:
@@ -86,18 +80,8 @@ def test_scaled_values_past_float32s_range_are_infinite_and_no_other_number(shar
 
 def sent() -> Keyed:
     """What a worker sends of two tensors, of 50 and 30 values, at places of its own."""
-    batch = Batch(("a", "b"), [numbered(50), numbered(30)])
+    batch = Batch(("a", "b"), [gaussian(50), gaussian(30)])
     return RandomK(0.2, shared=False).encode(batch, context())
-
-
-@both_kernels
-def test_what_arrives_tells_its_keys() -> None:
-    payload = sent()
-    unlike = replace(payload, keys=payload.keys + 1)
-    assert not all(map(torch.equal, each_dense(unlike), each_dense(payload)))
-    again = unlike.like(payload.row.clone())
-    assert torch.equal(again.keys, payload.keys)
-    assert all(map(torch.equal, each_dense(again), each_dense(payload)))
 
 
 def test_keys_that_arrive_on_another_device_are_not_read_by_the_host() -> None:
@@ -107,10 +91,8 @@ def test_keys_that_arrive_on_another_device_are_not_read_by_the_host() -> None:
     assert there.like(there.row).keys.shape == payload.keys.shape
 
 
-def test_a_broken_payload_is_refused() -> None:
+def test_a_key_that_arrives_broken_is_refused() -> None:
     payload = sent()
-    with pytest.raises(ValueError, match="bytes arrived, and this worker's has"):
-        payload.like(payload.row[:-8])
     broken = payload.row.clone()
     broken.view(torch.int64)[payload.layout.starts[0, 1] // 8] = 2**40
     with pytest.raises(ValueError, match="no key of 32 bits"):

@@ -198,9 +198,7 @@ def deep_gradient_compression(x: Array, k: int, key: int) -> Array:
     [(Threshold, gradient_dropping), (DGCSampled, deep_gradient_compression)],
     ids=["threshold", "dgc_sampled"],
 )
-def test_what_is_sent_equals_the_paper_in_float64(
-    kind: Any, reference: Any, density: float
-) -> None:
+def test_what_is_sent_equals_the_paper_in_f64(kind: Any, reference: Any, density: float) -> None:
     for seed in (*range(6), 15, 33):  # of the last two DGC's sampled thresholds pass too few
         x = heavy_tailed(60_000, seed)
         # Many equal magnitudes, too, where the paper's ">= threshold" would send more than k.

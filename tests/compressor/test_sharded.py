@@ -13,10 +13,9 @@ from numeric import Array, by_owner, in_steps, random_steps, topk, without_c
 from test_laws import steps
 from torch import Tensor
 
-from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
+from dgc_repro import QSGD, ErrorFeedback, OneBitAdam, Sharded, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.compressor.onebit_adam import OneBitAdam
-from dgc_repro.compressor.sharded import OWNER, Encoder, Sharded, Shards
+from dgc_repro.compressor.sharded import OWNER, Encoder, Shards
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import EPS
 
@@ -79,9 +78,7 @@ def assert_equal_but_for_ties(ours: Tensor, theirs: Array, steps: int) -> None:
     ],
     ids=["8 bits", "4 bits", "top-k"],
 )
-def test_four_steps_equal_the_papers_algorithm(
-    method: Any, compress: Any, row: int, workers: int
-) -> None:
+def test_four_steps_are_the_papers(method: Any, compress: Any, row: int, workers: int) -> None:
     n = 10_000
     gradients = random_steps(n, workers, 4)
     means, states = played(ErrorFeedback(Sharded(method)), gradients)
@@ -138,9 +135,7 @@ def shards_seen(compressor: Compressor, name: str, one: Seen, workers: int, rung
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 @pytest.mark.parametrize("index", SCATTERED, ids=lambda index: str(SETTINGS[index]))
-def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
-    index: int, workers: int
-) -> None:
+def test_mean_and_owners_residual_average_what_was_sent(index: int, workers: int) -> None:
     """mean + new residual - old residual = average of own, on every shard.
 
     The bound of the law of averaging, for the average; and one rounding each for adding the old

@@ -133,9 +133,7 @@ FIRST = {
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("make", [gaussian, laplace, moderate, log_normal, student])
-def test_the_first_steps_and_adapted_stages_keep_k_in_the_stated_ranges(
-    make: Any, fit: str
-) -> None:
+def test_the_first_steps_and_adapted_stages_keep_k_in_stated_ranges(make: Any, fit: str) -> None:
     """The docstring's tables, with room for other draws: the mean of 20 steps, and steps 61 to 120."""
     values = [make(30_000, seed) for seed in range(20)]
     for factor in (10, 100, 1000):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import Setting, play, simulation, stepped
+from laws import Setting, play, same_bits, simulation, stepped
 from numeric import Array, both_kernels, dense, encoded, heavy_tailed
 from torch import Tensor
 
@@ -40,17 +40,9 @@ def scaled_signs(p: Array) -> Array:
     return np.abs(p).sum() / p.size * np.sign(p)
 
 
-SHAPES = (
-    (),
-    (1,),
-    (5003,),
-    (1, 7),
-    (7, 1),
-    (64, 27),
-    (300, 200),
-    (16, 1000),
-    (9, 5, 3, 3),
-    (700, 2),
+SHAPES: tuple[tuple[int, ...], ...] = (
+    *((), (1,), (5003,), (1, 7), (7, 1), (64, 27), (300, 200)),
+    *((16, 1000), (9, 5, 3, 3), (700, 2)),
 )
 
 
@@ -109,13 +101,16 @@ def test_what_scaled_signs_leave_is_what_the_papers_density_says() -> None:
 
 
 @both_kernels
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 8, 9, 12, 31, 32, 33, 64])
 def test_the_answer_is_the_sign_of_the_sum_of_signs(workers: int) -> None:
-    """Algorithm 1 of the majority vote: sign(sum over workers of sign(g)); a tie is 0."""
-    gradients = [heavy_tailed(seed=worker) for worker in range(workers)]
-    answer = stepped(SignSGD(), gradients)
-    assert torch.equal(answer, torch.stack(gradients).sign().sum(0).sign())
-    assert bool((answer == 0).any()) == (workers % 2 == 0)
+    """Algorithm 1 of the majority vote: sign(sum over workers of sign(g)); a tie is 0. Also where value i has
+    i votes against."""
+    against = torch.arange(workers + 1)
+    every = [torch.where(worker < against, -1.0, 1.0) for worker in range(workers)]
+    for gradients in (every, [heavy_tailed(4500, worker) for worker in range(workers)]):
+        answer = stepped(SignSGD(), gradients)
+        assert same_bits(answer, torch.stack(gradients).sign().sum(0).sign())
+        assert bool((answer == 0).any()) == (workers % 2 == 0)
 
 
 @both_kernels

@@ -11,14 +11,9 @@ import torch
 from laws import played, stepped
 from torch import Tensor
 
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import QSGD, ErrorFeedback, Sharded, Threshold, TopK, Uniform
 from dgc_repro.compressor.interface import Context, Step, Wrapper, check_complete
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import Selecting
-from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
@@ -60,8 +55,7 @@ def test_an_overridden_step_is_what_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "given", "instead"),
-    [(QSGD, "encode", "encode_batch"), (TopK, "choose", "choose_all")],
+    ("base", "given", "instead"), [(QSGD, "encode", "encode_batch"), (TopK, "choose", "choose_all")]
 )
 def test_a_method_that_nobody_calls_is_refused(base: Any, given: str, instead: str) -> None:
     own = type("Own", (base,), {given: lambda *_: None})

@@ -118,9 +118,7 @@ MEANINGLESS = [
 
 
 @pytest.mark.parametrize(("nest", "message"), MEANINGLESS)
-def test_an_order_that_means_nothing_is_one_line_that_names_wrap(
-    nest: Compressor, message: str
-) -> None:
+def test_an_order_that_means_nothing_is_refused_in_a_line(nest: Compressor, message: str) -> None:
     with pytest.raises(ValueError, match=f"^wrap: {re.escape(message)}") as refused:
         check_nesting(nest)
     assert "\n" not in str(refused.value)

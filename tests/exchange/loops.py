@@ -29,33 +29,17 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro import (
-    FP16,
-    Accordion,
-    Attached,
-    BlockMomentum,
-    Dense,
-    Dion,
-    EpochReport,
-    ErrorFeedback,
-    Fixed,
-    GraVAC,
-    Ladder,
-    PerLayer,
-    Stepwise,
-    TopK,
-    Uniform,
-    UserError,
-    attach,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import momentum_of_matrices
 from dgc_repro.exchange import door, junction, rendezvous
 from dgc_repro.exchange.saved import keyed
 from dgc_repro.nests import tensors_of
 
-EF4 = ErrorFeedback(Uniform(4))
-LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))
+EF4 = D.ErrorFeedback(D.Uniform(4))
+LADDER = D.ErrorFeedback(
+    D.Ladder((D.Dense(), D.TopK(factor=2), D.TopK(factor=4), D.TopK(factor=8)))
+)
 OVERLAP = (False, True)
 
 
@@ -155,8 +139,8 @@ class Loop:
     sends_first: bool = False  # payloads before the signals are read, as on a GPU
 
 
-def gravac(decide: str = "last") -> GraVAC:
-    return GraVAC(
+def gravac(decide: str = "last") -> D.GraVAC:
+    return D.GraVAC(
         theta_min=2, theta_max=8, eps=0.6, smoothing=1.0, window=2, omega=0.0, decide=decide
     )
 
@@ -193,7 +177,9 @@ def play(loop: Loop) -> dict[str, Any]:
     told: dict[str, Any] = {"message": "", "buckets": [], "own": [], "applied": []}
     if loop.compressor is not None:
         settings = loop.settings | ({"scaler": scaler} if loop.scaled else {})
-        exchange = attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **settings)
+        exchange = D.attach(
+            model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **settings
+        )
         exchange.samples = 8.0
         watch(exchange, net, told)
     source = torch.Generator().manual_seed(rank)
@@ -213,8 +199,9 @@ def play(loop: Loop) -> dict[str, Any]:
             with model.no_sync() if micro < loop.micro_steps - 1 else torch.enable_grad():
                 loss = scaler.scale(model(x).square().mean() / loop.micro_steps)
                 try:
-                    sends_first(loss.backward, loop.sends_first)
-                except UserError as error:
+                    with sends_first(loop.sends_first):
+                        loss.backward()
+                except D.UserError as error:
                     if loop.overflows is None or step != loop.overflows[1]:
                         raise
                     told["message"] = str(error)
@@ -235,18 +222,16 @@ def play(loop: Loop) -> dict[str, Any]:
     return told | {"parameters": {name: p.detach().clone() for name, p in net.named_parameters()}}
 
 
-def sends_first(action: Callable[[], object], does: bool) -> None:
-    """Run an action where, if it ``does``, payloads travel before the ranks have agreed."""
-    first = junction.SEND_FIRST | ({"cpu"} if does else frozenset())
-    with patch.object(junction, "SEND_FIRST", first):
-        action()
+def sends_first(does: bool) -> Any:
+    """Inside, where it ``does``, payloads travel before the ranks have agreed, as on a GPU."""
+    return patch.object(junction, "SEND_FIRST", junction.SEND_FIRST | ({"cpu"} if does else set()))
 
 
 def bytes_of_buffers(width: int) -> int:
     """Held beside the gradients to average them. ``width``: of a square layer."""
     layers = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width))
     model = DistributedDataParallel(layers)
-    exchange = attach(model, Dense())
+    exchange = D.attach(model, D.Dense())
     model(torch.ones(1, 6)).sum().backward()
     return sum(tensor.nbytes for tensor in exchange._exchange._buffers._scratch.values())
 
@@ -255,11 +240,11 @@ def continued_in_a_fresh_ddp(compressor: Compressor, width: int) -> list[dict[st
     """The weights after four steps: at a stretch, and with a model, DDP and exchange of their own for the
     last two."""
 
-    def begun() -> tuple[DistributedDataParallel, torch.optim.Optimizer, Attached]:
+    def begun() -> tuple[DistributedDataParallel, torch.optim.Optimizer, D.Attached]:
         torch.manual_seed(0)
         layers = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 6))
         model = DistributedDataParallel(layers)
-        return model, sgd(model), attach(model, compressor)
+        return model, sgd(model), D.attach(model, compressor)
 
     found = []
     for stops in ((), (2,)):
@@ -281,7 +266,7 @@ def continued_in_a_fresh_ddp(compressor: Compressor, width: int) -> list[dict[st
     return found
 
 
-def spoil_and_load(exchange: Attached, form: str, folder: str) -> None:
+def spoil_and_load(exchange: D.Attached, form: str, folder: str) -> None:
     """Save an exchange to a file twice, lose its state, load the file."""
     file = io.BytesIO()
     for _ in range(2):
@@ -303,7 +288,7 @@ def spoil_and_load(exchange: Attached, form: str, folder: str) -> None:
         exchange.load_state_dict(torch.load(file, weights_only=True))
 
 
-def save(exchange: Attached, form: str, folder: str) -> None:
+def save(exchange: D.Attached, form: str, folder: str) -> None:
     """Save the states of all ranks: each its own, or rank 0 all."""
     if form == "by_rank":
         dcp.save({"exchange": exchange.by_rank()}, checkpoint_id=folder)
@@ -345,7 +330,7 @@ def loaded_by_these(
     return said, exchange.state_dict()
 
 
-def watch(exchange: Attached, net: nn.Module, told: dict[str, Any]) -> None:
+def watch(exchange: D.Attached, net: nn.Module, told: dict[str, Any]) -> None:
     """Note how many tensors each bucket holds, and the gradients of this rank when backward is over."""
     junction, open_step = exchange._junction, exchange._steps.open
     hand_over = junction.hand_over
@@ -368,10 +353,10 @@ def gradients(net: nn.Module) -> dict[str, Tensor | None]:
 APART: Mapping[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 4}, r"seed: it differs between ranks: 0 \(rank 0\), 4 \(rank 1\); give all"),
     "compressor": (
-        {"compressor": ErrorFeedback(Uniform(8))},
+        {"compressor": D.ErrorFeedback(D.Uniform(8))},
         r"compressor: it differs .*bits=4.*\(rank 0\), .*bits=8.*\(rank 1\);",
     ),
-    "policy": ({"policy": Fixed("density", (0.5,), 1)}, r"policy: it differs .*: Fixed\(.* \(rank 1\);"),
+    "policy": ({"policy": D.Fixed("density", (0.5,), 1)}, r"policy: it differs .*: Fixed\(.* \(rank 1\);"),
     "unit": ({"unit": "model"}, r"unit: it differs .*: 'layer' \(rank 0\), 'model' \(rank 1\);"),
     "overlap": ({"overlap": True}, r"overlap: it differs .*: False \(rank 0\), True \(rank 1\);"),
     "nonfinite": ({"on_nonfinite": "skip"}, r"on_nonfinite: it differs .* 'raise' .* 'skip' \(rank 1\);"),
@@ -381,8 +366,8 @@ APART: Mapping[str, tuple[dict[str, Any], str]] = {
     "no overlap": ({"overlap": "yes"}, "overlap: true or false, got 'yes'"),
     "no word": ({"on_nonfinite": "ignore"}, "on_nonfinite: one of raise, skip, got 'ignore'"),
     "no scaler": ({"scaler": 2.0}, "scaler: a torch.amp.GradScaler or None, got float"),
-    "no object": ({"compressor": TopK}, "compressor: TopK is a class; give an object, such as ErrorFe"),
-    "rungs": ({"compressor": Ladder((Dense(), TopK(0.5)))}, "policy: plans 1 rungs .*, the ladder has 2;"),
+    "no object": ({"compressor": D.TopK}, "compressor: TopK is a class; give an object, such as ErrorFe"),
+    "rungs": ({"compressor": D.Ladder((D.Dense(), EF4))}, "policy: plans 1 rungs .*, the ladder has 2;"),
     "no DDP": ({"model": nn.Linear(2, 2)}, "model: attach takes .* sharded, got Linear; wrap it first"),
     "sharded": ({"dim": "node"}, "model: with mesh, attach takes .*, got DistributedDataParallel"),
     "attached twice": ({}, r"model: a compressor is attached to it already; call detach\(\)"),
@@ -396,19 +381,19 @@ def attached_apart(name: str) -> tuple[str, str]:
     model: Any = built(Loop("float32", None))
     given: dict[str, Any] = {"model": model, "compressor": EF4}
     if name == "policy":
-        ladder = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
-        given |= {"compressor": ladder, "policy": Fixed("density", (0.5,), 0)}
+        ladder = D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(0.5))))
+        given |= {"compressor": ladder, "policy": D.Fixed("density", (0.5,), 0)}
     other = built(Loop("float32", None))
-    first = attach(model, EF4) if name == "attached twice" else None
+    first = D.attach(model, EF4) if name == "attached twice" else None
     if first and not is_last:
         given["model"] = other
     last_bias = model.module.layers[1].bias
     last_bias.requires_grad_(name != "frozen" or not is_last)
-    said = raised(lambda: attach(**given | (APART[name][0] if is_last else {})))
+    said = raised(lambda: D.attach(**given | (APART[name][0] if is_last else {})))
     last_bias.requires_grad_(True)
     if first:
         first.detach()
-    return said, raised(lambda: attach(model, EF4).detach())
+    return said, raised(lambda: D.attach(model, EF4).detach())
 
 
 def without_attach() -> tuple[str, str, float, str, dict[str, Any]]:
@@ -423,11 +408,11 @@ def without_attach() -> tuple[str, str, float, str, dict[str, Any]]:
             soon,
             contextlib.redirect_stderr(before),
         ):
-            said = raised(lambda: attach(model, EF4))
+            said = raised(lambda: D.attach(model, EF4))
     took = time.monotonic() - begun
     backward(model, dist.get_rank())
     model.zero_grad()
-    exchange = attach(model, EF4)
+    exchange = D.attach(model, EF4)
     again = raised(lambda: backward(model, dist.get_rank()))
     exchange.detach()
     return said, before.getvalue(), took, again, gradients(model.module)
@@ -436,7 +421,7 @@ def without_attach() -> tuple[str, str, float, str, dict[str, Any]]:
 # What a loop may do wrong: each returns what it was told.
 
 
-def states_of_all(exchange: Attached) -> Any:
+def states_of_all(exchange: D.Attached) -> Any:
     """A copy of all states of this rank."""
     return kept(exchange.state_dict()["exchange"]["states"])
 
@@ -447,9 +432,9 @@ def backward(model: nn.Module, rank: int = 0) -> None:
 
 def attached(
     overlap: bool, name: str = "float32", frozen: bool = False, **settings: Any
-) -> tuple[Any, Attached]:
+) -> tuple[Any, D.Attached]:
     model = built(Loop(name, EF4, frozen=frozen))
-    return model, attach(model, settings.pop("compressor", EF4), overlap=overlap, **settings)
+    return model, D.attach(model, settings.pop("compressor", EF4), overlap=overlap, **settings)
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
@@ -470,11 +455,11 @@ def unmoved(model: nn.Module, action: Callable[[], object]) -> str:
 
 
 RAISES: Mapping[str, Callable[[bool], object]] = {
-    "sparse": lambda overlap: attach(
+    "sparse": lambda overlap: D.attach(
         DistributedDataParallel(nn.EmbeddingBag(5, 6, sparse=True)), EF4, overlap=overlap
     ),
     "a_name": lambda overlap: attached(overlap, compressor="topk"),
-    "hooked": lambda overlap: attach(hooked(), EF4, overlap=overlap),
+    "hooked": lambda overlap: D.attach(hooked(), EF4, overlap=overlap),
     "unit_of_model": lambda overlap: attached(overlap, unit="model"),
     "decides_now": lambda overlap: attached(overlap, compressor=LADDER, policy=gravac("now")),
     "one_vector": lambda overlap: backward(attached(overlap, "unused", unit="model")[0]),
@@ -483,34 +468,28 @@ RAISES: Mapping[str, Callable[[bool], object]] = {
 OF_THEIR_OWN = ("backward_twice", "grown", "thawed_before_attaching")
 """Loops that attach models of their own; the others below are given one."""
 ATTACHED_AS: Mapping[str, dict[str, Any]] = {
-    "doubled_momentum": {"compressor": BlockMomentum(Uniform(4))},
-    "momentum_of_dion": {"compressor": PerLayer(ErrorFeedback(Dion()), dense=("*bias",))},
+    "doubled_momentum": {"compressor": D.BlockMomentum(D.Uniform(4))},
+    "momentum_of_dion": {"compressor": D.PerLayer(D.ErrorFeedback(D.Dion()), dense=("*bias",))},
     "thawed_on_one_rank": {"name": "unused", "frozen": True},
     "samples_untold_by_one_rank": {"compressor": LADDER, "policy": gravac()},
-    "rate_untold": {"compressor": LADDER, "policy": Accordion("factor", (2, 4, 8))},
-    "rate_told": {"compressor": BlockMomentum(Uniform(4))},
+    "rate_untold": {"compressor": LADDER, "policy": D.Accordion("factor", (2, 4, 8))},
+    "rate_told": {"compressor": D.BlockMomentum(D.Uniform(4))},
 }
 """What loops of these names are given, where it is not error feedback around 4 bits."""
 
 
-def told_of(mistake: str, overlap: bool) -> str:
-    """What is raised where a loop makes a mistake."""
+def told_of(mistake: str, overlap: bool, sends: bool = False) -> str:
+    """What is raised where a loop makes a mistake. ``sends``: see `sends_first`."""
     if mistake in RAISES:
         return raised(lambda: RAISES[mistake](overlap))
     loop: Callable[..., str] = globals()[mistake]
-    if mistake in OF_THEIR_OWN:
-        return loop(overlap)
-    model, exchange = attached(overlap, **ATTACHED_AS.get(mistake, {}))
-    said = loop(model, exchange)
-    exchange.detach()
-    return said
-
-
-def told_on_a_gpu(mistake: str) -> str:
-    """The same where payloads travel before the ranks have agreed."""
-    said: list[str] = []
-    sends_first(lambda: said.append(told_of(mistake, False)), True)
-    return said[0]
+    with sends_first(sends):
+        if mistake in OF_THEIR_OWN:
+            return loop(overlap)
+        model, exchange = attached(overlap, **ATTACHED_AS.get(mistake, {}))
+        said = loop(model, exchange)
+        exchange.detach()
+        return said
 
 
 def hooked() -> DistributedDataParallel:
@@ -541,8 +520,8 @@ def metrics_by_step(overlap: bool) -> tuple[list[dict[str, float]], dict[str, fl
 
 def rungs_around_an_epoch(overlap: bool) -> list[float]:
     """``policy/rung`` after a step, after `end_epoch` has moved the policy, after a step, and detached."""
-    ladder = ErrorFeedback(Ladder((Dense(), Uniform(bits=8), Uniform(bits=4))))
-    policy = Stepwise(field="bits", values=[8, 4], accuracy_thresholds=[60.0])
+    ladder = D.ErrorFeedback(D.Ladder((D.Dense(), D.Uniform(bits=8), D.Uniform(bits=4))))
+    policy = D.Stepwise(field="bits", values=[8, 4], accuracy_thresholds=[60.0])
     model, exchange = attached(overlap, compressor=ladder, policy=policy)
     found = []
     for step in range(2):
@@ -550,7 +529,7 @@ def rungs_around_an_epoch(overlap: bool) -> list[float]:
         found.append(exchange.metrics()["policy/rung"])
         model.zero_grad()
         if step == 0:
-            exchange.end_epoch(EpochReport(1, 1.0, 1.0, 61.0))
+            exchange.end_epoch(D.EpochReport(1, 1.0, 1.0, 61.0))
             found.append(exchange.metrics()["policy/rung"])
     exchange.detach()
     return [*found, exchange.metrics()["policy/rung"]]
@@ -562,7 +541,7 @@ def backward_twice(overlap: bool) -> str:
     said = ""
     for view, clips in itertools.product((False, True), repeat=2):
         model = built(Loop("float32", EF4, view=view))
-        exchange = attach(model, EF4, overlap=overlap)
+        exchange = D.attach(model, EF4, overlap=overlap)
         optimizer = sgd(model)
         backward(model, dist.get_rank())
         before, sent = states_of_all(exchange), exchange.ledger.payload_bytes
@@ -581,7 +560,7 @@ def backward_twice(overlap: bool) -> str:
     return said
 
 
-def added_on_one_rank(model: Any, exchange: Attached) -> str:
+def added_on_one_rank(model: Any, exchange: D.Attached) -> str:
     """Rank 1 does not zero its gradients."""
     backward(model)
     if dist.get_rank() != 1:
@@ -619,7 +598,7 @@ def damaged(kind: str) -> str:
     return said
 
 
-def graph_twice(model: Any, exchange: Attached) -> str:
+def graph_twice(model: Any, exchange: D.Attached) -> str:
     """Two backwards through one forward. One backward is allowed."""
     optimizer = sgd(model)
     loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
@@ -632,7 +611,7 @@ def graph_twice(model: Any, exchange: Attached) -> str:
     return said
 
 
-def never_synced(model: Any, exchange: Attached) -> str:
+def never_synced(model: Any, exchange: D.Attached) -> str:
     """DDP calls no hook. The optimizer has a closure or not, and nothing moves."""
     optimizer = sgd(model)
 
@@ -646,13 +625,13 @@ def never_synced(model: Any, exchange: Attached) -> str:
     return said
 
 
-def calls_step(model: Any, exchange: Attached) -> str:
+def calls_step(model: Any, exchange: D.Attached) -> str:
     """A loop of a version before December 2026."""
     backward(model)
     return raised(lambda: exchange.step(samples=3))
 
 
-def doubled_momentum(model: Any, exchange: Attached) -> str:
+def doubled_momentum(model: Any, exchange: D.Attached) -> str:
     """The optimizer has momentum beside the workers'. No parameter moves, and no closure runs. Returns what
     SGD is told."""
     other = nn.Linear(2, 2)  # of no exchange
@@ -682,7 +661,7 @@ def doubled_momentum(model: Any, exchange: Attached) -> str:
     return str(found["SGD"])
 
 
-def momentum_of_dion(model: Any, exchange: Attached) -> str:
+def momentum_of_dion(model: Any, exchange: D.Attached) -> str:
     """Dion's residual is its momentum; the optimizer has momentum too."""
     backward(model)
     said = raised(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step)
@@ -690,7 +669,7 @@ def momentum_of_dion(model: Any, exchange: Attached) -> str:
     return said
 
 
-def trained_alone(model: Any, exchange: Attached, optimizer: Any) -> None:
+def trained_alone(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """A head that is added after `attach` learns on each rank alone, and DDP is told to ignore it."""
     net = model.module
     net.probe = nn.Linear(6, 1)
@@ -700,7 +679,7 @@ def trained_alone(model: Any, exchange: Attached, optimizer: Any) -> None:
     assert net.probe.weight.grad is not None
 
 
-def rate_told(model: Any, exchange: Attached, optimizer: Any) -> None:
+def rate_told(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """The method sees the learning rate in a step."""
     exchange.learning_rate = 0.25
     backward(model)
@@ -720,7 +699,7 @@ def update(model: nn.Module, rate: float = 0.1) -> None:
 # What a loop may do: each takes two steps, or raises.
 
 
-def evaluated_in_between(model: Any, exchange: Attached, optimizer: Any) -> None:
+def evaluated_in_between(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     for _ in range(2):
         backward(model)
         with torch.no_grad():
@@ -733,7 +712,7 @@ def evaluated_in_between(model: Any, exchange: Attached, optimizer: Any) -> None
         optimizer.zero_grad()
 
 
-def accumulated(model: Any, exchange: Attached, optimizer: Any) -> None:
+def accumulated(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     for _ in range(2):
         with model.no_sync():
             backward(model)
@@ -744,7 +723,7 @@ def accumulated(model: Any, exchange: Attached, optimizer: Any) -> None:
         optimizer.zero_grad()
 
 
-def perturbed(model: Any, exchange: Attached, optimizer: Any) -> None:
+def perturbed(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """Sharpness-aware minimization: the second gradient counts."""
     for _ in range(2):
         with model.no_sync():
@@ -755,7 +734,7 @@ def perturbed(model: Any, exchange: Attached, optimizer: Any) -> None:
         optimizer.zero_grad()
 
 
-def with_closures(model: Any, exchange: Attached, optimizer: Any) -> None:
+def with_closures(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     def closure() -> Tensor:
         model.zero_grad()
         loss: Tensor = model(torch.ones(2, 6)).square().mean()
@@ -767,7 +746,7 @@ def with_closures(model: Any, exchange: Attached, optimizer: Any) -> None:
     optimizer.step(closure)
 
 
-def last_backward_in_a_closure(model: Any, exchange: Attached, optimizer: Any) -> None:
+def last_backward_in_a_closure(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """Lightning's way to accumulate."""
 
     def closure() -> None:
@@ -780,7 +759,7 @@ def last_backward_in_a_closure(model: Any, exchange: Attached, optimizer: Any) -
         optimizer.step(closure=closure)
 
 
-def left_out_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
+def left_out_by_hand(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """Nothing is applied, and gradients are zeroed."""
     for set_to_none in (True, False, True):
         backward(model)
@@ -789,13 +768,13 @@ def left_out_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
         optimizer.zero_grad(set_to_none=set_to_none)
 
 
-def never_zeroed(model: Any, exchange: Attached, optimizer: Any) -> None:
+def never_zeroed(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     for _ in range(2):
         backward(model)
         optimizer.step()
 
 
-def checkpointed(model: Any, exchange: Attached, optimizer: Any) -> None:
+def checkpointed(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     for reentrant in (False, True):
         x = torch.ones(2, 6, requires_grad=True)
         found = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
@@ -804,10 +783,10 @@ def checkpointed(model: Any, exchange: Attached, optimizer: Any) -> None:
         optimizer.zero_grad()
 
 
-def adversarial(model: Any, exchange: Attached, optimizer: Any) -> None:
+def adversarial(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """A GAN: `model` judges, the gradients of the generator's turn are dropped."""
     generator = DistributedDataParallel(nn.Linear(6, 6))
-    other = attach(generator, EF4, overlap=exchange._junction.overlaps)
+    other = D.attach(generator, EF4, overlap=exchange._junction.overlaps)
     moves = sgd(generator)
     for _ in range(2):
         optimizer.zero_grad()
@@ -820,10 +799,10 @@ def adversarial(model: Any, exchange: Attached, optimizer: Any) -> None:
     other.detach()
 
 
-def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
+def renormalized(model: Any, exchange: D.Attached, optimizer: Any) -> None:
     """A forward that writes its weight, between two backwards of a step."""
     table = DistributedDataParallel(nn.Embedding(4, 3, max_norm=0.5))
-    other = attach(table, EF4)
+    other = D.attach(table, EF4)
     moves = sgd(table)
     for _ in range(2):
         moves.zero_grad()
@@ -837,7 +816,7 @@ def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
 def freed_after_an_evaluation() -> bool:
     """Whether a model that nobody holds is freed, although its buffers are kept for steps to skip."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
-    attach(model, EF4, on_nonfinite="skip")
+    D.attach(model, EF4, on_nonfinite="skip")
     model(torch.randn(4, 6)).sum().backward()
     model.eval()(torch.randn(4, 6))
     found = weakref.ref(model)
@@ -860,7 +839,7 @@ def dropped(overlap: bool) -> bool:
     found = []
     for keeps in (True, False):
         model = built(Loop("float32", EF4))
-        exchange = attach(model, EF4, overlap=overlap)
+        exchange = D.attach(model, EF4, overlap=overlap)
         if not keeps:
             del exchange
             gc.collect()
@@ -876,8 +855,8 @@ def dropped(overlap: bool) -> bool:
 def broken(overlap: bool, late: bool) -> tuple[list[str], bool, list[int]]:
     """What a loop is told in each step whose method fails in the second, by backward and by the optimizer;
     whether the gradients of the last step are the averages of all ranks; the bytes of each step."""
-    method = PerLayer(
-        ErrorFeedback(Broken(1, late)), dense=("*.bias",)
+    method = D.PerLayer(
+        D.ErrorFeedback(Broken(1, late)), dense=("*.bias",)
     )  # one group has asked already
     model, exchange = attached(overlap, compressor=method)
     plain = built(Loop("float32", None))
@@ -887,6 +866,7 @@ def broken(overlap: bool, late: bool) -> tuple[list[str], bool, list[int]]:
         optimizer.zero_grad()
         before, states = exchange.ledger.payload_bytes, states_of_all(exchange)
         said.append(raised(lambda: backward(model, dist.get_rank())))
+        assert step != 1 or all(p.grad is None for p in model.parameters())
         said.append(raised(optimizer.step))
         sent.append(exchange.ledger.payload_bytes - before)
         assert step != 1 or not overlap or same(states, states_of_all(exchange))
@@ -911,10 +891,10 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
         "model": model,
         "folder": folder,
     }
-    of_this_file = ("ErrorFeedback", "Uniform", "attach", "torch", "contextlib", "dist")
-    names |= {name: globals()[name] for name in of_this_file}
+    names |= {name: globals()[name] for name in ("torch", "contextlib", "dist")}
+    names |= {name: getattr(D, name) for name in ("ErrorFeedback", "Uniform", "attach")}
     if not re.search(r"^exchange = ", code, re.M):
-        names["exchange"] = attach(model, EF4)
+        names["exchange"] = D.attach(model, EF4)
     exec(code, names)
     exchange = names["exchange"]
     assert exchange.ledger.payload_bytes > 0
@@ -926,7 +906,7 @@ def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
 
 def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
     """Gradients of some steps with torch's hook and with ours."""
-    theirs, (ours, exchange) = built(Loop("float32", None)), attached(True, compressor=FP16())
+    theirs, (ours, exchange) = built(Loop("float32", None)), attached(True, compressor=D.FP16())
     theirs.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
     found: dict[str, list[dict[str, Tensor | None]]] = {"theirs": [], "ours": []}
     for name, model in {"theirs": theirs, "ours": ours}.items():
@@ -941,7 +921,7 @@ def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
     return found
 
 
-def uneven(model: Any, exchange: Attached) -> str:
+def uneven(model: Any, exchange: D.Attached) -> str:
     """In `model.join`: on rank 0 three batches, on the others five."""
 
     def joined() -> None:
@@ -952,7 +932,7 @@ def uneven(model: Any, exchange: Attached) -> str:
     return raised(joined)
 
 
-def batches_compared(model: Any, exchange: Attached) -> str:
+def batches_compared(model: Any, exchange: D.Attached) -> str:
     exchange.compare_batches(3)
     exchange.compare_batches(None)
     loader = raised(lambda: exchange.compare_batches([1, 2]))  # type: ignore[arg-type]
@@ -992,7 +972,7 @@ def grown(overlap: bool) -> str:
     said = ""
     for grow in GROWS.values():
         model: Any = built(Loop("unused", None))
-        exchange = attach(model, EF4, overlap=overlap)
+        exchange = D.attach(model, EF4, overlap=overlap)
         model.module.average = nn.Parameter(torch.zeros(3))
         backward(model)
         if dist.get_rank() == 1:
@@ -1002,7 +982,7 @@ def grown(overlap: bool) -> str:
     return said
 
 
-def refused_by_all(model: Any, exchange: Attached) -> str:
+def refused_by_all(model: Any, exchange: D.Attached) -> str:
     """What backward says. It leaves no gradient and no change in a residual, and a good step can follow."""
     before = states_of_all(exchange)
     model.zero_grad()
@@ -1021,7 +1001,7 @@ def failed_together() -> tuple[str, list[str]]:
     return str(found), found.__notes__
 
 
-def thawed_on_one_rank(model: Any, exchange: Attached) -> str:
+def thawed_on_one_rank(model: Any, exchange: D.Attached) -> str:
     backward(model)
     model.module.body.requires_grad_(dist.get_rank() == 1)
     said = refused_by_all(model, exchange)
@@ -1034,7 +1014,7 @@ def thawed_before_attaching(overlap: bool) -> str:
     """DDP does not send it, and the exchange does."""
     model: Any = built(Loop("unused", EF4, frozen=True))
     model.module.body.requires_grad_(True)
-    exchange = attach(model, EF4, overlap=overlap)
+    exchange = D.attach(model, EF4, overlap=overlap)
     said = raised(lambda: backward(model))
     if said == "nothing":
         means: list[Any] = [None] * dist.get_world_size()
@@ -1045,7 +1025,7 @@ def thawed_before_attaching(overlap: bool) -> str:
     return said
 
 
-def scaled_by_an_unknown(model: Any, exchange: Attached) -> str:
+def scaled_by_an_unknown(model: Any, exchange: D.Attached) -> str:
     """A loop does not give its scaler to the exchange. What `scaler.step` says; no parameter moves."""
     scaler, disabled = (torch.amp.GradScaler("cpu", enabled=is_on) for is_on in (True, False))
     other = nn.Linear(2, 2)  # of no exchange
@@ -1062,7 +1042,7 @@ def scaled_by_an_unknown(model: Any, exchange: Attached) -> str:
     return unmoved(model, lambda: scaler.step(optimizer))
 
 
-def samples_untold_by_one_rank(model: Any, exchange: Attached) -> str:
+def samples_untold_by_one_rank(model: Any, exchange: D.Attached) -> str:
     exchange.samples = 2
     backward(model)
     exchange.samples = 0 if dist.get_rank() == 1 else 2
@@ -1072,33 +1052,34 @@ def samples_untold_by_one_rank(model: Any, exchange: Attached) -> str:
     return said
 
 
-def rate_untold(model: Any, exchange: Attached) -> str:
+def rate_untold(model: Any, exchange: D.Attached) -> str:
     backward(model)
-    return raised(lambda: exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
+    return raised(lambda: exchange.end_epoch(D.EpochReport(1, 1.0, 1.0, 50.0)))
 
 
 def accordion(overlap: bool, norm: str, scaled: bool) -> tuple[int, dict[str, Any]]:
     """Rung 2 tensors after two epochs of like gradients, whose norms nobody has given."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
-    ladder = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
-    policy = Accordion("factor", (2, 4), norm=norm)
+    ladder = D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(factor=2), D.TopK(factor=4))))
+    policy = D.Accordion("factor", (2, 4), norm=norm)
     model, exchange = attached(overlap, compressor=ladder, policy=policy, scaler=scaler)
     for epoch in (1, 2):
         for _ in range(2):
             model.zero_grad()
             scaler.scale(model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()).backward()
-        exchange.end_epoch(EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1)))
+        exchange.end_epoch(D.EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1)))
     exchange.detach()
     state = exchange.state_dict()["policy"]
     return len(state["high"]), state["norms"]
 
 
 def copies(overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Gradients of copies of a model with a compressor: where its ranks have gradients of their own, as of a
-    plain DDP model, and those of a copy to which a compressor is attached."""
+    """Gradients that are to be those of a plain DDP model: of copies of a model with a compressor, of that
+    model detached, and attached anew without compression. Those of the model and of a copy to which a
+    compressor is attached."""
     rank = dist.get_rank()
     plain, model = built(Loop("float32", None)), built(Loop("float32", None))
-    exchange = attach(model, EF4, overlap=overlap)
+    exchange = D.attach(model, EF4, overlap=overlap)
     backward(model, rank)
     model.zero_grad()
     file = io.BytesIO()
@@ -1123,28 +1104,17 @@ def copies(overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         other.zero_grad()
         used = exchange
         if name == "copy":
-            used = attach(other, EF4, overlap=overlap)
+            used = D.attach(other, EF4, overlap=overlap)
             used.load_state_dict(before)
         backward(other, rank)
         again[name] = gradients(other.module)
         used.detach()
-    return told, again
-
-
-def detached(overlap: bool) -> dict[str, Any]:
-    """Gradients of plain DDP, of a model that was let go of, and of one that is attached anew."""
-    rank, plain = dist.get_rank(), built(Loop("float32", None))
-    model, exchange = attached(overlap)
-    backward(plain, rank)
-    backward(model, rank)
+        used.close()
+    for name in ("detached", "attached anew"):
+        model.zero_grad()
+        backward(model, rank)
+        told[name] = gradients(model.module)
+        if name == "detached":
+            exchange = D.attach(model, D.Dense(), overlap=overlap)
     exchange.detach()
-    exchange.close()
-    model.zero_grad()
-    backward(model, rank)
-    found = {"plain": gradients(plain.module), "detached": gradients(model.module)}
-    again = attach(model, Dense(), overlap=overlap)
-    model.zero_grad()
-    backward(model, rank)
-    found["again"] = gradients(model.module)
-    again.detach()
-    return found
+    return told, again

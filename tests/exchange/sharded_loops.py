@@ -19,26 +19,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro import (
-    Accordion,
-    Attached,
-    ClipLocal,
-    Dense,
-    EpochReport,
-    ErrorFeedback,
-    Ladder,
-    MomentumCorrection,
-    PowerSGD,
-    TopK,
-    Uniform,
-    UserError,
-    attach,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import worker_momentum
 from dgc_repro.exchange import door, world
 
-EF4 = ErrorFeedback(Uniform(4))
+EF4 = D.ErrorFeedback(D.Uniform(4))
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 WIDE = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
@@ -110,13 +96,13 @@ def built(loop: Loop = Loop(), mesh: DeviceMesh | None = None, **settings: Any) 
 
 
 def attached(model: Any, compressor: Compressor = EF4, policy: Any = None, **settings: Any) -> Any:
-    return attach(model, compressor, policy, **{"mesh": nodes(), "dim": "node"} | settings)
+    return D.attach(model, compressor, policy, **{"mesh": nodes(), "dim": "node"} | settings)
 
 
-def replicated() -> tuple[Any, Attached]:
+def replicated() -> tuple[Any, D.Attached]:
     """A model that has the whole mesh, and its exchange."""
     model = built(Loop(replicated=True))
-    return model, attach(model, EF4)
+    return model, D.attach(model, EF4)
 
 
 def told_of(misuse: str) -> str:
@@ -130,7 +116,7 @@ def told_of(misuse: str) -> str:
     return said
 
 
-def with_exchange(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, Attached]:
+def with_exchange(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, D.Attached]:
     """A model and its exchange."""
     model = built(Loop(**settings))
     return model, attached(model, compressor)
@@ -172,7 +158,7 @@ def play(loop: Loop) -> dict[str, Any]:
                 loss = loss * loop.factor / dist.get_world_size()
             try:
                 loss.backward()
-            except UserError as error:
+            except D.UserError as error:
                 told["message"] = str(error)
         if exchange is not None:
             told["applied"].append(exchange.applied)
@@ -190,7 +176,7 @@ def play(loop: Loop) -> dict[str, Any]:
     return told
 
 
-def watch(exchange: Attached, told: dict[str, Any]) -> None:
+def watch(exchange: D.Attached, told: dict[str, Any]) -> None:
     """Note every part that FSDP hands over, and the bytes that are gathered or summed between nodes."""
     joined: Any = exchange._junction
     hand_over = joined.hand_over
@@ -229,8 +215,8 @@ def gradients(model: Any, whole: bool = True) -> dict[str, Tensor | None]:
 def norms_of_two_steps(how: str) -> Mapping[str, float]:
     """The norms that Accordion is told of the dense gradients' sum."""
     model = built(Loop(how))
-    policy = Accordion("factor", [2, 4, 8])
-    exchange = attached(model, Ladder((Dense(),) * 4), policy) if how == "attached" else None
+    policy = D.Accordion("factor", [2, 4, 8])
+    exchange = attached(model, D.Ladder((D.Dense(),) * 4), policy) if how == "attached" else None
     sums: dict[str, Any] = {}
     for seed in range(2):
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(2 * seed + dist.get_rank()))
@@ -240,7 +226,7 @@ def norms_of_two_steps(how: str) -> Mapping[str, float]:
         model.zero_grad()
     if exchange is None:
         return {name: float(total.norm()) for name, total in sums.items()}
-    exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0, (0.1, 0.1)))
+    exchange.end_epoch(D.EpochReport(1, 1.0, 1.0, 50.0, (0.1, 0.1)))
     norms: Mapping[str, float] = exchange.state_dict()["policy"]["norms"]
     exchange.detach()
     return norms
@@ -248,16 +234,14 @@ def norms_of_two_steps(how: str) -> Mapping[str, float]:
 
 def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
     """Of a step that leaves a unit out: which parameters have a gradient, and which residuals change."""
-    model = built()
-    exchange = attached(model)
-    before: dict[str, Tensor] = {}
+    model, exchange = with_exchange()
+    residuals = []
     for model.skips in (False, True):
-        before = states_of_all(exchange)["residual"]
         model.zero_grad()
         backward(model)
-    after = exchange.state_dict()["exchange"]["states"]["residual"]
+        residuals.append(states_of_all(exchange)["residual"])
+    before, after = residuals
     changes = {name: not same(before[name], after[name]) for name in after}
-    exchange.detach()
     return {name: g is not None for name, g in gradients(model).items()}, changes
 
 
@@ -265,7 +249,7 @@ def differences_from_ddp() -> list[str]:
     """What differs between HSDP on four nodes of one rank, with a divide factor of 1, and DDP."""
     mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu"))
     models = built(Loop(replicated=True, factor=1.0, sums=True), mesh), built(Loop("ddp"))
-    exchanges = [attach(model, ErrorFeedback(TopK(0.25))) for model in models]
+    exchanges = [D.attach(model, D.ErrorFeedback(D.TopK(0.25))) for model in models]
     found = []
     for step in range(3):
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
@@ -284,7 +268,7 @@ def factor_of_later() -> bool:
     found = []
     for early in (True, False):
         model = built(Loop(replicated=True, factor=2.0 if early else None))
-        attach(model, Dense())
+        D.attach(model, D.Dense())
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(2.0)
@@ -295,18 +279,16 @@ def factor_of_later() -> bool:
 
 def saved_by_these(folder: str) -> None:
     """Save an exchange after a step in both forms."""
-    model = built()
-    exchange = attached(model)
+    model, exchange = with_exchange()
     backward(model)
     for form in ("by_rank", "gathered"):
         save(exchange, form, folder)
-    exchange.detach()
 
 
 def loaded_by_these(folder: str, form: str, reshard: str) -> tuple[str, int]:
     """What a world of one node, and so of half the ranks, is told that loads it; its steps then."""
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("node", "gpu"))
-    exchange = attach(fully_shard(Layers(), mesh=mesh), EF4)
+    exchange = D.attach(fully_shard(Layers(), mesh=mesh), EF4)
     state = loaded(folder, form)
     said = raised(lambda: exchange.load_state_dict(state, reshard=reshard))
     step = exchange.state_dict()["exchange"]["step"]
@@ -314,18 +296,15 @@ def loaded_by_these(folder: str, form: str, reshard: str) -> tuple[str, int]:
     return said, step
 
 
-def broken() -> tuple[list[str], bool]:
-    """What a loop is told whose method fails in the second step; whether that step leaves gradients."""
-    model = built()
-    exchange = attached(model, Broken(1))
-    said, left = [], True
-    for step in range(3):
+def broken() -> tuple[list[str], list[bool]]:
+    """What a loop is told whose method fails in the second step; which steps leave gradients."""
+    model, exchange = with_exchange(Broken(1))
+    said, left = [], []
+    for _ in range(3):
         model.zero_grad()
         said.append(raised(lambda: backward(model)))
-        if step == 1:
-            left = any(p.grad is not None for p in model.parameters())
+        left.append(any(p.grad is not None for p in model.parameters()))
     assert exchange.applied
-    exchange.detach()
     return said, left
 
 
@@ -353,14 +332,14 @@ def thawed_on_one_rank(model: Any, _: Any) -> str:
     return raised(lambda: model(torch.ones(2, 6)))
 
 
-def frozen_unit() -> tuple[Any, Attached]:
+def frozen_unit() -> tuple[Any, D.Attached]:
     """A whole unit is frozen when the compressor is attached."""
     model = built(Loop(frozen=True))
     model.first[0].bias.requires_grad_(False)
     return model, attached(model)
 
 
-def grown(model: Any, exchange: Attached, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
+def grown(model: Any, exchange: D.Attached, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
     """A layer that comes on some ranks after `attach`. A root that stays gathered has other objects."""
     model.set_reshard_after_backward(False)
     for _ in range(2):
@@ -388,13 +367,10 @@ def unused(model: Any, _: Any) -> str:
 
 def left_out() -> str:
     """As above, by one rank only, with torch's remedy."""
-    model = built()
-    exchange = attached(model)
+    model, _ = with_exchange()
     model.on = dist.get_rank() == 1
     model.set_reduce_scatter_unused_params(True)
-    said = raised(lambda: backward(model))
-    exchange.detach()
-    return said
+    return raised(lambda: backward(model))
 
 
 def unknown_scaler(model: Any, _: Any) -> str:
@@ -404,7 +380,7 @@ def unknown_scaler(model: Any, _: Any) -> str:
     return unmoved(model, lambda: scaler.step(optimizer))
 
 
-def attached_twice(model: Any, exchange: Attached) -> str:
+def attached_twice(model: Any, exchange: D.Attached) -> str:
     said = refused(model)
     exchange.detach()
     attached(model).detach()  # allowed now
@@ -427,7 +403,7 @@ def two_meshes() -> str:
     model = Layers()
     fully_shard(model.first, mesh=nodes()["gpu"])
     fully_shard(model, mesh=nodes())
-    return raised(lambda: attach(model, EF4))
+    return raised(lambda: D.attach(model, EF4))
 
 
 def unknown_torch() -> str:
@@ -435,14 +411,14 @@ def unknown_torch() -> str:
     state = model._get_fsdp_state()
     for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
         del group.mesh_info
-    return raised(lambda: attach(model, EF4))
+    return raised(lambda: D.attach(model, EF4))
 
 
 def replicate_of_torch() -> str:
     from torch.distributed._composable.replicate_with_fsdp import replicate
 
     mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("node",))
-    return raised(lambda: attach(replicate(Layers(), mesh=mesh), EF4))
+    return raised(lambda: D.attach(replicate(Layers(), mesh=mesh), EF4))
 
 
 def left_behind(model: Any, _: Any) -> str:
@@ -454,7 +430,7 @@ def left_behind(model: Any, _: Any) -> str:
     return raised(lambda: backward(model))
 
 
-def other_ranks_state(_: Any, exchange: Attached) -> str:
+def other_ranks_state(_: Any, exchange: D.Attached) -> str:
     saved = exchange.state_dict() | {"rank": 9}
     return raised(lambda: exchange.load_state_dict(saved))
 
@@ -488,108 +464,59 @@ def without_attach() -> str:
 
 REFUSED: Mapping[str, tuple[Callable[[], str], str]] = {
     "another mesh": (
-        lambda: refused(
-            built(Loop(replicated=True)),
-            mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu")),
-        ),
-        r"mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out",
-    ),
-    "another dimension": (
-        lambda: refused(built(Loop(replicated=True)), dim="gpu"),
-        "mesh, dim: .*leave both out; got dim='gpu'$",
-    ),
+        lambda: refused(built(Loop(replicated=True)),
+                        mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu"))),
+        r"mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out"),
+    "another dimension": (lambda: refused(built(Loop(replicated=True)), dim="gpu"),
+                          "mesh, dim: .*leave both out; got dim='gpu'$"),
     "two meshes": (two_meshes, r"model: first\.0\.weight .* 1 dimensions, .* of 2; give all"),
     "unknown torch": (unknown_torch, "model: torch .* in an unknown form .*docs/fsdp.md"),
     "replicate": (replicate_of_torch, r"model: replicate\(\) averages over all ranks itself"),
     "inner dimension": (lambda: refused(dim="gpu"), r"mesh, dim: .* got .*dim='gpu'$"),
     "flat mesh": (lambda: refused(mesh=nodes()["gpu"]), r"mesh, dim: .* got .*\('gpu',\)"),
-    "ddp": (
-        lambda: refused(built(Loop("ddp"))),
-        "model: with mesh, .* sharded, got DistributedDataParallel$",
-    ),
-    "other mesh": (
-        lambda: refused(built(mesh=nodes()["node"])),
-        r"mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], ",
-    ),
-    "float16": (
-        lambda: refused(fully_shard(Layers().half(), mesh=nodes()["gpu"])),
-        r"model: FSDP reduces the gradient of first\.0\.weight in float16; give",
-    ),
+    "ddp": (lambda: refused(built(Loop("ddp"))),
+            "model: with mesh, .* sharded, got DistributedDataParallel$"),
+    "other mesh": (lambda: refused(built(mesh=nodes()["node"])),
+                   r"mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], "),
+    "float16": (lambda: refused(fully_shard(Layers().half(), mesh=nodes()["gpu"])),
+                r"model: FSDP reduces the gradient of first\.0\.weight in float16; give"),
     "meta": (on_no_device, "model: .* is on meta and the mesh on cpu; attach after"),
-    "unit of one rank": (
-        lambda: by_one_rank(unit="model"),
-        r"unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$",
-    ),
-    "another seed": (
-        lambda: by_one_rank(seed=1),
-        r"seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)",
-    ),
+    "unit of one rank": (lambda: by_one_rank(unit="model"),
+                         r"unit: FSDP hands over one unit .*; leave unit out \(rank 2\)$"),
+    "another seed": (lambda: by_one_rank(seed=1),
+                     r"seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)"),
     "no mesh on one rank": (without_mesh, r"mesh, dim: .*got .*dim=None \(rank 2\)$"),
-    "not attached on one rank": (
-        without_attach,
-        r"attach: rank 2 did not call attach within 0\.5 s; call it",
-    ),
+    "not attached on one rank": (without_attach,
+                                 r"attach: rank 2 did not call attach within 0\.5 s; call it"),
     "overlap": (lambda: refused(overlap=True), "overlap: FSDP's gradients are always"),
-    "decides now": (
-        lambda: refused(None, LADDER, gravac("now")),
-        'policy: GraVAC decides .* take a policy with decide="last"$',
-    ),
-    "clip": (lambda: refused(None, ClipLocal(Uniform(4))), "compressor: clip_local needs"),
-    "too small": (  # for parts of 3 x 6, which ranks 1 and 3 have
-        lambda: refused(None, ErrorFeedback(PowerSGD(2))),
-        r"rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
-    ),
+    "decides now": (lambda: refused(None, LADDER, gravac("now")),
+                    'policy: GraVAC decides .* take a policy with decide="last"$'),
+    "clip": (lambda: refused(None, D.ClipLocal(D.Uniform(4))), "compressor: clip_local needs"),
+    # For parts of 3 x 6, which ranks 1 and 3 have.
+    "too small": (lambda: refused(None, D.ErrorFeedback(D.PowerSGD(2))),
+                  r"rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$"),
     "hooked": (hooked, "model: it has an all-reduce hook already"),
     "ignored": (ignored, "model: last.weight is in no unit of fully_shard"),
-}
+}  # fmt: skip
 """What `attach` is given, and what it says."""
-MISTAKEN: Mapping[
-    str, tuple[Callable[[], tuple[Any, Attached]], Callable[[Any, Attached], str], str]
-] = {
-    "left behind": (
-        replicated,
-        left_behind,
-        "model: the last backward .* left out the unit 'first', ",
-    ),
-    "thawed": (
-        lambda: with_exchange(frozen=True),
-        thawed,
-        r"model: first\.0\.weight was frozen when",
-    ),
-    "thawed on one rank": (
-        lambda: with_exchange(frozen=True),
-        thawed_on_one_rank,
-        r"model: first\.0\.weight was frozen when",
-    ),
+FROZEN = r"model: first\.0\.weight was frozen when"
+Made = tuple[Any, D.Attached]
+MISTAKEN: Mapping[str, tuple[Callable[[], Made], Callable[[Any, D.Attached], str], str]] = {
+    "left behind": (replicated, left_behind, "model: the last backward .* left out the unit 'first', "),
+    "thawed": (lambda: with_exchange(frozen=True), thawed, FROZEN),
+    "thawed on one rank": (lambda: with_exchange(frozen=True), thawed_on_one_rank, FROZEN),
     "thawed unit": (frozen_unit, thawed, r"model: first\.0\.\w+ was frozen when"),
-    "grown": (
-        with_exchange,
-        grown,
-        r"model: side\.1\.bias was added .*, or detach, shard it with fully",
-    ),
-    "grown on one rank": (
-        with_exchange,
-        lambda *given: grown(*given, (2,)),
-        r"model: side\.1\.bias .*\(rank 2\)$",
-    ),
+    "grown": (with_exchange, grown, r"model: side\.1\.bias was added .*, or detach, shard it with fully"),
+    "grown on one rank": (with_exchange, lambda *given: grown(*given, (2,)),
+                          r"model: side\.1\.bias .*\(rank 2\)$"),
     "doubled momentum": (
-        lambda: with_exchange(MomentumCorrection(TopK(0.25), momentum=0.5)),
-        doubled_momentum,
-        r"optimizer\.betas: momentum_correction applies momentum on the workers "
-        r"\(momentum_correction\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$",
-    ),
+        lambda: with_exchange(D.MomentumCorrection(D.TopK(0.25), momentum=0.5)), doubled_momentum,
+        r"optimizer\.betas: momentum_correction applies momentum on the workers \(momentum_correction"
+        r"\.momentum=0\.5\), got \(0\.9, 0\.999\) here too; use betas=\(0\.0, 0\.999\)$"),
     "unused": (with_exchange, unused, "model: some parameters of the unit '' have no gradient"),
-    "scaler": (
-        with_exchange,
-        unknown_scaler,
-        "scaler: the loss was scaled .*; use bfloat16, without one$",
-    ),
-    "attached twice": (
-        with_exchange,
-        attached_twice,
-        "model: a compressor is attached to it already",
-    ),
+    "scaler": (with_exchange, unknown_scaler, "scaler: the loss was scaled .*; use bfloat16, without one$"),
+    "attached twice": (with_exchange, attached_twice, "model: a compressor is attached to it already"),
     "other rank's": (with_exchange, other_ranks_state, "rank: the state was saved by rank 9"),
-}
+}  # fmt: skip
 """A model with an exchange, what a loop does with them, and what it is told."""
 MISUSES = {name: case[-1] for name, case in (REFUSED | MISTAKEN).items()}

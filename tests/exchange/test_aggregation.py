@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from numeric import by_owner
-from torch import Tensor
+from numeric import by_owner, gaussian
 
 from dgc_repro import QSGD, Dense, OneBit, Sharded, TernGrad, TopK, Uniform, UserError
 from dgc_repro.compressor.interface import Compressor
@@ -25,13 +24,8 @@ def step_bytes(compressor: Compressor, sizes: dict[str, int], workers: int) -> f
     """Wire bytes of a step over tensors of so many values, by the ledger."""
     world = World(workers)
     exchange = Exchange(compressor, {name: torch.empty(n) for name, n in sizes.items()}, world)
-    exchange.average([{name: normal(n) for name, n in sizes.items()} for _ in range(workers)])
+    exchange.average([{name: gaussian(n) for name, n in sizes.items()} for _ in range(workers)])
     return world.ledger.metrics()["comm/wire_bytes"]
-
-
-def normal(n: int) -> Tensor:
-    """Random values that stand for a gradient."""
-    return torch.randn(n, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
@@ -64,11 +58,7 @@ class Remembers(Uniform):
 @pytest.mark.parametrize(
     ("method", "way", "words"),
     [
-        (
-            Dense(),
-            SHARDED,
-            "sharded needs a method that encodes or selects, and keeps no state; Dense",
-        ),
+        (Dense(), SHARDED, "a method that encodes or selects, and keeps no state; Dense"),
         (TernGrad(shared_scale=True), SHARDED, "TernGrad, as it is set, goes no other way"),
         (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
         (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),

@@ -89,9 +89,7 @@ STEPS = 8
 
 
 @pytest.mark.parametrize("decide", ["now", "last"])
-def test_gradients_that_straddle_eps_take_one_branch_on_all_ranks_and_in_the_simulated_world(
-    decide: str, two_workers: Ranks
-) -> None:
+def test_gradients_that_straddle_eps_take_one_branch(decide: str, two_workers: Ranks) -> None:
     first, second = two_workers(branches_here, decide, STEPS)
     straddles = [
         max(one, other) >= EPS > min(one, other)

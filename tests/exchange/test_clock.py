@@ -117,9 +117,7 @@ def cuda(time: Time, monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(torch.device("cuda", 1))
 
 
-def test_on_a_gpu_the_times_are_those_of_a_cpu_and_each_belongs_to_its_step(
-    time: Time, cuda: Clock
-) -> None:
+def test_on_a_gpu_times_are_those_of_a_cpu_each_of_its_step(time: Time, cuda: Clock) -> None:
     clocks = Clock(torch.device("cpu")), cuda
     lasts: list[dict[str, float]] = []
     for clock in clocks:

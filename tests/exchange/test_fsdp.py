@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +24,25 @@ from sharded_loops import BF16, EF4, MISUSES, WIDE, Loop, play
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dgc_repro import (
-    Dense,
-    ErrorFeedback,
-    Fixed,
-    Ladder,
-    MomentumCorrection,
-    PerLayer,
-    PowerSGD,
-    RandomK,
-    Sharded,
-    Threshold,
-    TopK,
-    Uniform,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.exchange import Exchange
 from dgc_repro.exchange.world import World
 from dgc_repro.nests import tensors_of
 
 pytestmark = pytest.mark.timeout(400)
-TOPK = ErrorFeedback(TopK(0.25))
-LADDERED = Ladder((Dense(), ErrorFeedback(TopK(0.5)), TOPK))
+TOPK = D.ErrorFeedback(D.TopK(0.25))
+LADDERED = D.Ladder((D.Dense(), D.ErrorFeedback(D.TopK(0.5)), TOPK))
 FORMS = ("by_rank", "gathered")
 METHODS: dict[str, Compressor] = {
     "topk": TOPK,
-    "random bits": ErrorFeedback(Uniform(4, "stochastic", 16)),
-    "randomk": ErrorFeedback(RandomK(0.25)),
-    "two rounds": ErrorFeedback(PowerSGD(1)),
-    "ragged": ErrorFeedback(Threshold(0.01)),
-    "momentum": MomentumCorrection(TopK(0.25)),
-    "between nodes in shards": ErrorFeedback(Sharded(Uniform(4))),
-    "not the biases": ErrorFeedback(PerLayer(Uniform(4))),
+    "random bits": D.ErrorFeedback(D.Uniform(4, "stochastic", 16)),
+    "randomk": D.ErrorFeedback(D.RandomK(0.25)),
+    "two rounds": D.ErrorFeedback(D.PowerSGD(1)),
+    "ragged": D.ErrorFeedback(D.Threshold(0.01)),
+    "momentum": D.MomentumCorrection(D.TopK(0.25)),
+    "between nodes in shards": D.ErrorFeedback(D.Sharded(D.Uniform(4))),
+    "not the biases": D.ErrorFeedback(D.PerLayer(D.Uniform(4))),
 }
 
 SHARED = ("random bits", "between nodes in shards")  # in a checkpoint of all ranks
@@ -70,65 +58,44 @@ def played(world: Ranks, loop: Loop) -> list[dict[str, Any]]:
     return world(play, loop)
 
 
-# Dense.
+# Dense. With HSDP FSDP has the whole mesh, and its all-reduce between the nodes is replaced.
 
 
-@pytest.mark.parametrize(("how", "micro_steps"), [("attached", 3), ("detached", 1)])
-def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
-    four_workers: Ranks, how: str, micro_steps: int
-) -> None:
-    loop = Loop(how, Dense(), micro_steps=micro_steps)
+def dense(how: str = "attached", **settings: Any) -> Loop:
+    return Loop(how, D.Dense(), **settings)
+
+
+OF_ONE_DIMENSION = {
+    "micro-steps": dense(micro_steps=3),
+    "detached": dense("detached"),
+    "bfloat16, frozen": dense(mixed=BF16, frozen=True),
+    "reduced in float32, frozen": dense(mixed=WIDE, frozen=True),
+}
+hsdp = partial(dense, replicated=True)
+DENSE = OF_ONE_DIMENSION | {
+    "HSDP": hsdp(),
+    "HSDP, detached": hsdp("detached"),
+    "HSDP, a factor that is the ranks of a node": hsdp(factor=2.0),
+    "HSDP, a factor of 1, as torchtitan": hsdp(factor=1.0, sums=True),
+    "HSDP, sums alone": hsdp(sums=True),
+    "HSDP, bfloat16": hsdp(mixed=BF16),
+    "HSDP, reduced in float32": hsdp(mixed=WIDE, factor=2.0),
+    "HSDP, micro-steps that stay on a rank": hsdp(micro_steps=3),
+    "HSDP, micro-steps that are reduced in the node": hsdp(micro_steps=3, reduces_each=True),
+}
+DAILY = (*OF_ONE_DIMENSION, "HSDP", "HSDP, bfloat16", "HSDP, micro-steps that stay on a rank")
+
+
+@pytest.mark.parametrize("name", everyday(DENSE, *DAILY))
+def test_dense_is_fsdps_and_ddps_average(four_workers: Ranks, name: str) -> None:
+    """With two nodes FSDP's bit for bit; DDP's to rounding: the factor is undone in the loss."""
+    loop = DENSE[name]
     ours = played(four_workers, loop)
     assert_alike(ours, played(four_workers, replace(loop, how="hsdp")), "means")
-    ddp = played(four_workers, replace(loop, how="ddp"))[0]
-    for mean, expected in zip(ours[0]["means"], ddp["means"], strict=True):
-        torch.testing.assert_close(mean, expected)
-
-
-@pytest.mark.parametrize("mixed", [BF16, WIDE], ids=["bfloat16", "reduced in float32"])
-def test_mixed_precision_and_a_frozen_layer_are_averaged_as_by_fsdp(
-    four_workers: Ranks, mixed: Any
-) -> None:
-    loop = Loop("attached", Dense(), mixed=mixed, frozen=True)
-    ours, stock = (played(four_workers, one)[0] for one in (loop, replace(loop, how="hsdp")))
-    assert same(ours["means"], stock["means"])
-    assert ours["means"][0]["first.0.weight"] is None
-    assert "first.0.weight" not in ours["own"][0]
-
-
-# HSDP: FSDP has the whole mesh, and its all-reduce between the nodes is replaced.
-
-HSDP = {
-    "as it is": {},
-    "a factor that is the ranks of a node": {"factor": 2.0},
-    "a factor of 1, as torchtitan": {"factor": 1.0, "sums": True},
-    "sums alone": {"sums": True},
-    "bfloat16": {"mixed": BF16},
-    "reduced in float32": {"mixed": WIDE, "factor": 2.0},
-    "micro-steps that stay on a rank": {"micro_steps": 3},
-    "micro-steps that are reduced in the node": {"micro_steps": 3, "reduces_each": True},
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "how"),
-    everyday(
-        [*((name, "attached") for name in HSDP), ("as it is", "detached")],
-        *(
-            (name, "attached")
-            for name in ("as it is", "bfloat16", "micro-steps that stay on a rank")
-        ),
-    ),
-)
-def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
-    four_workers: Ranks, name: str, how: str
-) -> None:
-    """With two nodes bit for bit. As DDP's to rounding: the factor is undone in the loss."""
-    loop = Loop(how, Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
-    stock = replace(loop, how="hsdp")
-    ours = played(four_workers, loop)
-    assert_alike(ours, played(four_workers, stock), "means")
-    if "mixed" not in HSDP[name]:
+    if loop.frozen:
+        assert ours[0]["means"][0]["first.0.weight"] is None
+        assert "first.0.weight" not in ours[0]["own"][0]
+    if loop.mixed not in (BF16, WIDE):
         ddp = played(four_workers, replace(loop, how="ddp"))[0]
         for mean, expected in zip(ours[0]["means"], ddp["means"], strict=True):
             torch.testing.assert_close(mean, expected)
@@ -136,9 +103,7 @@ def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
 
 @pytest.mark.parametrize("factor", [None, 2.0])
 @pytest.mark.parametrize("name", ["topk", "momentum"])
-def test_hsdp_compresses_as_a_model_that_has_the_inner_dimension(
-    four_workers: Ranks, name: str, factor: float | None
-) -> None:
+def test_hsdp_compresses_like_fsdp(four_workers: Ranks, name: str, factor: float | None) -> None:
     """Residuals too: they are in units of the gradient that the optimizer gets."""
     loop = Loop("attached", METHODS[name])
     whole = replace(loop, replicated=True, factor=factor)
@@ -159,9 +124,7 @@ def test_a_factor_that_is_set_after_attach_counts(four_workers: Ranks) -> None:
 
 
 @pytest.mark.parametrize("name", everyday(METHODS, *EVERY_DAY))
-def test_the_nodes_exchange_each_part_as_workers_exchange_a_tensor(
-    four_workers: Ranks, name: str
-) -> None:
+def test_the_nodes_exchange_parts_as_workers_do_tensors(four_workers: Ranks, name: str) -> None:
     """Ranks 0 and 2 (1 and 3) are a world of two workers, whose tensors are the parts of their shard."""
     story = played(four_workers, Loop("attached", METHODS[name]))
     for shard in (0, 1):
@@ -193,12 +156,10 @@ def simulated(
 
 @pytest.mark.parametrize("mixed", [WIDE, BF16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("compressor", [TOPK, LADDERED], ids=["topk", "a residual for each rung"])
-def test_error_feedback_conserves_the_gradient(
-    four_workers: Ranks, compressor: Compressor, mixed: Any
-) -> None:
+def test_the_gradient_is_conserved(four_workers: Ranks, compressor: Compressor, mixed: Any) -> None:
     """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means.
     Reduced in bfloat16, what the mean is rounded by is part of the residuals."""
-    policy = Fixed("density", (0.5, 0.25), rung=2) if compressor is LADDERED else None
+    policy = D.Fixed("density", (0.5, 0.25), rung=2) if compressor is LADDERED else None
     story = played(
         four_workers, Loop("attached", compressor, mixed=mixed, settings={"policy": policy})
     )
@@ -232,9 +193,7 @@ def test_error_feedback_conserves_the_gradient(
         *(("topk", form) for form in FORMS),
     ),
 )
-def test_a_resumed_loop_trains_as_one_that_never_stopped(
-    four_workers: Ranks, tmp_path: Path, name: str, form: str
-) -> None:
+def test_a_resumed_loop_goes_on(four_workers: Ranks, tmp_path: Path, name: str, form: str) -> None:
     """Every rank loads its own file, or all load one checkpoint."""
     loop = Loop("attached", METHODS[name])
     resumed = replace(loop, resume_at=2, form=form, folder=str(tmp_path))
@@ -256,14 +215,12 @@ def test_residuals_of_shards_have_no_mean(
             assert step == 0
 
 
-@pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
-def test_the_ledger_counts_what_goes_between_nodes(
-    four_workers: Ranks, compressor: Compressor
-) -> None:
+@pytest.mark.parametrize("compressor", [D.Dense(), TOPK], ids=str)
+def test_the_ledger_counts_bytes_between_nodes(four_workers: Ranks, compressor: Compressor) -> None:
     for told in played(four_workers, Loop("attached", compressor)):
         ledger = told["ledger"]
         assert ledger["payload_bytes"] == told["sent"] > 0
-        if isinstance(compressor, Dense):  # without the filling
+        if isinstance(compressor, D.Dense):  # without the filling
             entries = sum(part.numel() for part in told["own"][0].values())
             assert ledger["payload_bytes"] == 4 * 4 * entries
         assert ledger["calls"]["signal"] == {"allreduce": 4}
@@ -299,52 +256,39 @@ def test_a_layer_that_only_one_rank_uses_counts_as_zeros_on_the_others(four_work
     assert four_workers(sharded_loops.left_out) == ["nothing"] * 4
 
 
-def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
-    four_workers: Ranks,
-) -> None:
+def test_a_unit_that_no_rank_uses_has_no_gradient_and_residuals_wait(four_workers: Ranks) -> None:
     for have_gradients, change in four_workers(sharded_loops.unit_left_out):
         assert all(has == (not name.startswith("first")) for name, has in have_gradients.items())
         assert {name.split(".")[0] for name, does in change.items() if does} >= {"second"}
         assert not any(does for name, does in change.items() if name.startswith("first"))
 
 
-@pytest.mark.parametrize("compressor", [EF4, TOPK, Dense(), Fragile()], ids=str)
-def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residual(
-    four_workers: Ranks, compressor: Compressor
-) -> None:
-    loop = Loop("attached", compressor, overflows=(1, 2))
+NOT_FINITE = [*((c, "raise") for c in (EF4, TOPK, D.Dense(), Fragile())), (EF4, "skip")]
+
+
+@pytest.mark.parametrize(("compressor", "way"), NOT_FINITE, ids=str)
+def test_a_step_not_finite_changes_nothing(four_workers: Ranks, compressor: Any, way: str) -> None:
+    """It is refused on all ranks, or skipped, and the next one is sound."""
+    loop = Loop("attached", compressor, overflows=(1, 2), settings={"on_nonfinite": way})
     story = played(four_workers, loop)
     (said,) = {told["message"] for told in story}
-    assert re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
+    named = re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
+    assert named if way == "raise" else said == ""
     assert "rank 2" not in said, "node 1 is finite"
     assert "rank 3" not in said
     for told in story:
-        assert same(told["states"][2], told["states"][1])
-        assert set(told["means"][2].values()) == {None}
-        for found in tensors_of(told["states"][3]):
-            assert found.isfinite().all()
-        for mean in told["means"][3].values():
-            assert mean.isfinite().all()
-
-
-def test_backward_raises_what_a_method_raises_and_the_next_step_is_sound(
-    four_workers: Ranks,
-) -> None:
-    for said, leaves_gradients in four_workers(sharded_loops.broken):
-        assert said == ["nothing", "ZeroDivisionError: broken on purpose", "nothing"]
-        assert not leaves_gradients
-
-
-def test_a_step_that_is_skipped_changes_nothing_and_the_next_one_is_sound(
-    four_workers: Ranks,
-) -> None:
-    loop = Loop("attached", EF4, overflows=(1, 2), settings={"on_nonfinite": "skip"})
-    for told in played(four_workers, loop):
-        assert told["message"] == ""
         assert told["applied"] == [True, True, False, True]
         assert same(told["states"][2], told["states"][1])
+        assert same(told["states"][3], told["states"][2]) == isinstance(compressor, D.Dense)
         assert set(told["means"][2].values()) == {None}
-        assert not same(told["states"][3], told["states"][2])
+        for found in (*tensors_of(told["states"][3]), *told["means"][3].values()):
+            assert found.isfinite().all()
+
+
+def test_backward_raises_what_a_method_raises_and_the_next_is_sound(four_workers: Ranks) -> None:
+    for said, leaves_gradients in four_workers(sharded_loops.broken):
+        assert said == ["nothing", "ZeroDivisionError: broken on purpose", "nothing"]
+        assert leaves_gradients == [True, False, True]
 
 
 @pytest.mark.parametrize("misuse", MISUSES)

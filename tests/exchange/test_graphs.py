@@ -160,29 +160,25 @@ REFUSED = "torch.cuda.graph: a step with a compressor cannot be captured, becaus
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_captured_step_or_backward_is_refused_and_the_next_one_is_as_without(
-    two_workers: World, way: str
-) -> None:
+def test_a_capture_is_refused_and_the_next_step_is_sound(two_workers: World, way: str) -> None:
     for of_step, of_backward, after, without in two_workers(captured, way):
         assert of_step.startswith(f"UserError: {REFUSED}"), of_step
         assert REFUSED in of_backward
         assert same(after, without)
 
 
-PARTS = ["layers", "model", "step"]
+COMPILED = [*product(WAYS, ("layers", "model", "step"))]
 
 
 @pytest.mark.parametrize(
     ("way", "part"),
-    everyday(product(WAYS, PARTS), ("after backward", "step"), *((way, "model") for way in WAYS)),
+    everyday(COMPILED, ("after backward", "step"), *((way, "model") for way in WAYS)),
 )
 def test_a_compiled_loop_trains_as_one_that_is_not(two_workers: World, way: str, part: str) -> None:
     for plain, after, graphs in two_workers(compiled, way, part):
         assert same(plain, after)
         assert graphs[0] == 0
-        assert graphs[1] > (
-            way != "fsdp"
-        )  # torch cuts the graph of a model where DDP's buckets end
+        assert graphs[1] > (way != "fsdp")  # torch cuts a model's graph where DDP's buckets end
 
 
 def test_what_cannot_be_compiled_is_one_exception(two_workers: World) -> None:

@@ -24,9 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro import FP16
+from dgc_repro import FP16, attach
 from dgc_repro.exchange import door
-from dgc_repro.exchange.door import attach
 
 Ranks = list[int]
 
@@ -117,9 +116,7 @@ def sum_over_the_world() -> list[float]:
     return one.tolist()  # type: ignore[no-any-return]
 
 
-def test_a_group_of_some_ranks_trains_as_a_world_of_them_and_all_can_make_another(
-    two_workers: World, three_workers: World
-) -> None:
+def test_a_group_of_some_ranks_trains_as_a_world(two_workers: World, three_workers: World) -> None:
     first, second, third = three_workers(train, [1, 2])
     assert second[0] == third[0] == two_workers(train, [0, 1])[0][0]
     assert len(second[0]) == 8
@@ -139,9 +136,7 @@ def test_a_mesh_of_some_ranks_trains_where_torch_does_not_split(three_workers: W
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_mistake_of_one_rank_is_told_to_its_group_at_once(
-    four_workers: World, again: bool
-) -> None:
+def test_a_mistake_is_told_to_its_group_at_once(four_workers: World, again: bool) -> None:
     told = four_workers(mistaken_in_a_pair, again)
     problem = "UserError: model: attach takes a DistributedDataParallel model, or one that fully_shard has "
     problem += "sharded, got Layers; wrap it first"

@@ -32,9 +32,11 @@ EVERY, TWO = dict.fromkeys("abc", RAMP), dict.fromkeys("ab", RAMP)
 class Simulated:
     """Parameters a, b and c of two simulated workers, top-k with error feedback."""
 
-    def __init__(self, compressor: Compressor = TOPK, plan: Plan | None = None) -> None:
+    def __init__(
+        self, compressor: Compressor = TOPK, plan: Plan | None = None, workers: int = 2
+    ) -> None:
         self.parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
-        self.world = World(2)
+        self.world = World(workers)
         self.seen: list[list[float]] = []  # the policy's energies, by step
         self.exchange = Exchange(
             compressor,
@@ -63,7 +65,7 @@ class Simulated:
         return happened
 
     def states(self) -> Any:
-        return kept([self.exchange.states(worker) for worker in (0, 1)])
+        return kept([*map(self.exchange.states, range(self.world.local))])
 
     def residual(self, worker: int, name: str) -> Tensor:
         return self.exchange.states(worker)["residual"][name].clone()
@@ -165,22 +167,16 @@ class One(Simulated):
     """The same of one worker, whose gradients travel before the ranks have agreed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
-        super().__init__()
+        super().__init__(workers=1)
         monkeypatch.setattr(module, "SEND_FIRST", frozenset({"cpu"}))
         largest = torch.tensor([1.0 if is_finite else torch.inf])
         monkeypatch.setattr(module, "on_cpu", lambda tensor: False)
         monkeypatch.setattr(module, "seen_on_gpu", lambda given: [(0, ("b",), (1,), largest)])
         monkeypatch.setattr(module, "first_non_finite", lambda *given: None)
-        self.world = World(1)
-        self.exchange = Exchange(TOPK, self.parameters, self.world)
-        self.junction = AfterBackward(self.exchange, self.parameters)
-        self.junction.begin(Plan(0))
 
 
 @pytest.mark.parametrize("is_finite", [True, False])
-def test_a_step_that_was_sent_first_is_undone_where_it_does_not_happen(
-    monkeypatch: pytest.MonkeyPatch, is_finite: bool
-) -> None:
+def test_a_step_sent_first_can_be_undone(monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
     run = One(monkeypatch, is_finite)
     before = kept(run.exchange.states())
     assert run.step(TWO) == is_finite
@@ -193,9 +189,7 @@ def test_a_step_that_was_sent_first_is_undone_where_it_does_not_happen(
 
 
 @pytest.mark.parametrize("is_finite", [True, False])
-def test_a_method_that_fails_on_what_was_sent_does_not_hide_that_it_was_not_finite(
-    monkeypatch: pytest.MonkeyPatch, is_finite: bool
-) -> None:
+def test_a_failure_does_not_hide_a_nan(monkeypatch: pytest.MonkeyPatch, is_finite: bool) -> None:
     def fails(_: Running) -> None:
         raise ArithmeticError("while it decoded")
 

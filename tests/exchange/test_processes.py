@@ -15,20 +15,7 @@ from processes import World as Ranks
 from processes import _message
 from samples import AllKinds, AtLeast, OneLess, damages, gradient
 
-from dgc_repro import (
-    QSGD,
-    DeMo,
-    Dense,
-    Dion,
-    ErrorFeedback,
-    Ladder,
-    PerLayer,
-    PowerSGD,
-    Sharded,
-    Threshold,
-    TopK,
-    Uniform,
-)
+import dgc_repro as D
 from dgc_repro.compressor.interface import nested
 from dgc_repro.exchange.world import World
 from dgc_repro.policy.interface import Plan
@@ -36,53 +23,43 @@ from dgc_repro.selfcheck.law_settings import low_rank, quantizers, sparse
 from dgc_repro.selfcheck.law_settings.base import EPS, Setting
 
 SHAPES: Shapes = {
-    "matrix": (33, 13),
-    "vector": (5,),
-    "one": (1,),
-    "none": (0,),
-    "large": (40, 130),
+    "matrix": (33, 13), "vector": (5,), "one": (1,), "none": (0,), "large": (40, 130),
     "conv.weight": (6, 3, 3, 3),
-}
+}  # fmt: skip
 STEPS = 2
 SUMMED = ("fp16", "bf16", "-shared", "ef-randomk", "per-layer-onebit")
 """Settings whose answers are sums: three workers' are added in an order of their own."""
 FAMILIES = (*quantizers.SETTINGS, *sparse.SETTINGS, *low_rank.SETTINGS)
-GATHERED: dict[str, tuple[Any, int]] = {
-    **{s.name: (s.compressor, 0) for s in FAMILIES if s.plan == Plan(0) and s.cancelled == 0.0},
-    "nearest": (Uniform(4), 0),
-    "stochastic": (Uniform(6, "stochastic", 100), 0),
-    "toward zero": (ErrorFeedback(Uniform(12, "toward_zero", 7)), 0),
-    "a ladder of quantizers": (
-        ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(3, "stochastic")))),
-        2,
+GATHERED: dict[str, Any] = {
+    **{s.name: s.compressor for s in FAMILIES if s.plan == Plan(0) and s.cancelled == 0.0},
+    "nearest": D.Uniform(4),
+    "stochastic": D.Uniform(6, "stochastic", 100),
+    "toward zero": D.ErrorFeedback(D.Uniform(12, "toward_zero", 7)),
+    "a ladder of quantizers": D.ErrorFeedback(
+        D.Ladder((D.Dense(), D.Uniform(8), D.Uniform(3, "stochastic")))
     ),
-    "cosines": (ErrorFeedback(DeMo(4), decay=0.999), 0),
-    "gaps": (ErrorFeedback(TopK(factor=30)), 0),
-    "bitmap": (ErrorFeedback(TopK(0.3)), 0),
-    "a ladder of sparsifiers": (
-        ErrorFeedback(Ladder((Dense(), TopK(0.5), TopK(0.05)))),
-        2,
-    ),
-    "ragged": (ErrorFeedback(AtLeast(0.5)), 0),
-    "ragged, nobody sends anything": (AtLeast(100.0), 0),
+    "cosines": D.ErrorFeedback(D.DeMo(4), decay=0.999),
+    "gaps": D.ErrorFeedback(D.TopK(factor=30)),
+    "bitmap": D.ErrorFeedback(D.TopK(0.3)),
+    "a ladder of sparsifiers": D.ErrorFeedback(D.Ladder((D.Dense(), D.TopK(0.5), D.TopK(0.05)))),
+    "ragged": D.ErrorFeedback(AtLeast(0.5)),
+    "ragged, nobody sends anything": AtLeast(100.0),
 }
-COMBINED: dict[str, tuple[Any, int]] = {
-    "shards": (Sharded(Uniform(8, block=512)), 0),
-    "stochastic shards": (ErrorFeedback(Sharded(Uniform(4, "stochastic", 100))), 0),
-    "a ladder of shards": (
-        ErrorFeedback(Ladder((Dense(), Sharded(Uniform(8)), Sharded(Uniform(3, block=7))))),
-        2,
-    ),
-    "shards of codes": (ErrorFeedback(Sharded(QSGD(7, 64, "max"))), 0),
-    "shards of entries": (ErrorFeedback(Sharded(TopK(0.05))), 0),
-    "ragged shards": (ErrorFeedback(Sharded(Threshold(0.05))), 0),
+SHARDS = D.Ladder((D.Dense(), D.Sharded(D.Uniform(8)), D.Sharded(D.Uniform(3, block=7))))
+COMBINED: dict[str, Any] = {
+    "shards": D.Sharded(D.Uniform(8, block=512)),
+    "stochastic shards": D.ErrorFeedback(D.Sharded(D.Uniform(4, "stochastic", 100))),
+    "a ladder of shards": D.ErrorFeedback(SHARDS),
+    "shards of codes": D.ErrorFeedback(D.Sharded(D.QSGD(7, 64, "max"))),
+    "shards of entries": D.ErrorFeedback(D.Sharded(D.TopK(0.05))),
+    "ragged shards": D.ErrorFeedback(D.Sharded(D.Threshold(0.05))),
 }
 SUMS: dict[str, Any] = {
-    "dense": Dense(),
-    "exempt": ErrorFeedback(PerLayer(Dense())),
-    "two rounds": PowerSGD(1),
+    "dense": D.Dense(),
+    "exempt": D.ErrorFeedback(D.PerLayer(D.Dense())),
+    "two rounds": D.PowerSGD(1),
     "all kinds": AllKinds(),
-    "directions": ErrorFeedback(Dion(0.2)),
+    "directions": D.ErrorFeedback(D.Dion(0.2)),
 }
 FED = [name for name in GATHERED if " " in name or name.startswith("ef-")]
 CASES = [
@@ -113,31 +90,25 @@ def compare(
 
 
 @pytest.mark.parametrize(("size", "name"), CASES)
-def test_real_processes_give_the_bits_of_the_simulated_world(
-    size: str, name: str, request: pytest.FixtureRequest
-) -> None:
+def test_real_ranks_equal_simulated(size: str, name: str, request: pytest.FixtureRequest) -> None:
     ranks: Ranks = request.getfixturevalue(size)
     if name in SUMS:
         compare(ranks, SUMS[name], 0, {"a": (7, 3), "b": (5,)}, exactly=True)
         return
-    compressor, rung = (GATHERED | COMBINED)[name]
+    compressor, rung = (GATHERED | COMBINED)[name], 2 if name.startswith("a ladder") else 0
     summed = ranks.size > 2 and name.endswith(SUMMED)
     compare(ranks, compressor, rung, SHAPES, exactly=not summed, apart=name in COMBINED)
 
 
 @pytest.mark.parametrize("size", ["two_workers", "three_workers", "four_workers"])
-def test_a_swap_brings_every_rank_what_was_written_to_it(
-    size: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_swap_brings_every_rank_its_letters(size: str, request: pytest.FixtureRequest) -> None:
     ranks: Ranks = request.getfixturevalue(size)
     written = [[letter(source, to) for source in range(ranks.size)] for to in range(ranks.size)]
     assert ranks(jobs.swapped) == written
-    simulated = jobs.swap(World(ranks.size))
-    assert [[row.tolist() for row in rows] for rows in simulated] == written
 
 
 def test_every_family_of_methods_is_among_them() -> None:
-    methods = {type(part).__name__ for one, _ in GATHERED.values() for part in nested(one)}
+    methods = {type(part).__name__ for one in GATHERED.values() for part in nested(one)}
     wanted = "Threshold DGCSampled RedSync SIDCo RandomK QSGD Natural TernGrad OneBit"
     assert methods >= {*wanted.split(), "SignSGD", "EFSignSGD", "FP16", "BF16"}
 
@@ -145,10 +116,8 @@ def test_every_family_of_methods_is_among_them() -> None:
 NARROW = [s for s in quantizers.SETTINGS if s.plan == Plan(0) and s.name.endswith(SUMMED[:2])]
 
 
-@pytest.mark.parametrize("setting", [Setting("dense", Dense()), *NARROW], ids=str)
-def test_sums_of_three_workers_agree_and_differ_from_the_simulated_by_roundings(
-    setting: Setting, three_workers: Ranks
-) -> None:
+@pytest.mark.parametrize("setting", [Setting("dense", D.Dense()), *NARROW], ids=str)
+def test_sums_of_three_differ_by_roundings_alone(setting: Setting, three_workers: Ranks) -> None:
     real, simulated = compare(three_workers, setting.compressor, 0, SHAPES, exactly=False)
     # The allreduce adds three in an order of its own: two sums, each rounded by eps, on both sides.
     within = 4 * max(setting.eps, EPS)
@@ -164,9 +133,7 @@ def test_sums_of_three_workers_agree_and_differ_from_the_simulated_by_roundings(
     [(what, ragged) for what in ("header", "places", "count") for ragged in (False, True)]
     + [("length", True)],
 )
-def test_a_broken_sparse_payload_is_the_same_sentence_on_both_ranks(
-    two_workers: Ranks, what: str, ragged: bool
-) -> None:
+def test_a_broken_payload_is_one_error_on_all(two_workers: Ranks, what: str, ragged: bool) -> None:
     first, second = two_workers(broken_here, what, ragged)
     assert first == second
     assert first.startswith("ValueError: sparse payload: "), first
@@ -190,9 +157,7 @@ def broken_here(what: str, ragged: bool) -> str:
 
 
 @pytest.mark.parametrize("extra", [0, 17])
-def test_a_gather_in_pieces_brings_every_rank_what_each_sent(
-    three_workers: Ranks, extra: int
-) -> None:
+def test_a_gather_in_pieces_brings_all_that_was_sent(three_workers: Ranks, extra: int) -> None:
     assert three_workers(jobs.gather_in_pieces, extra) == [[True] * 3] * 3
 
 

@@ -114,9 +114,7 @@ def test_layouts_of_many_workers_are_those_of_each(indices: str, shared: bool) -
 
 
 @pytest.mark.parametrize("indices", ["int32", "delta16", "bitmap"])
-def test_places_that_do_not_ascend_are_refused_and_nothing_is_written_beside_the_payload(
-    indices: str,
-) -> None:
+def test_places_that_do_not_ascend_are_refused_and_nothing_is_overwritten(indices: str) -> None:
     """Of a user's `select`. Gaps back and forth have more codes than ascending ones."""
     places = torch.tensor([199_999, 0] * 5, dtype=torch.int32)
     around = torch.full((4000,), 7, dtype=torch.uint8)

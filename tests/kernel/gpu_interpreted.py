@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.dense import Dense
+from dgc_repro import ClipLocal, Dense
 from dgc_repro.selfcheck.kernel_cases import CASES, Case
 
 # numpy's, of a NaN or of an integer that wraps

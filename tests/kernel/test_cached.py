@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from everyday import everyday
 
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
 from dgc_repro.bench.launches import methods
@@ -23,12 +25,8 @@ from dgc_repro.policy.interface import Plan
 BUCKETS = 80
 RAGGED = ("threshold", "dgc", "dgc_sampled", "redsync", "sidco")
 """The layouts of their payloads differ in every step."""
-EVERYDAY = ("uniform", "topk", "powersgd")
-CASES = [
-    pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow)
-    for name in methods()
-    if name not in RAGGED
-]
+EVEN = [name for name in methods() if name not in RAGGED]
+DAILY = (("uniform", "cpu"), ("topk", "cpu"), ("powersgd", "cpu"), ("topk", "gpu"))
 
 
 def test_eighty_layouts_in_turn_are_made_twice_and_then_found() -> None:
@@ -89,10 +87,10 @@ def test_results_as_large_as_tensors_are_few_and_forgotten(result: Any) -> None:
     assert result in cached._caches
 
 
-@pytest.mark.parametrize("device", [torch.device("cpu"), CUDA], ids=["cpu", "gpu"])
-@pytest.mark.parametrize("method", CASES)
-def test_a_step_of_eighty_buckets_makes_no_layout_again(method: str, device: torch.device) -> None:
+@pytest.mark.parametrize(("method", "on"), everyday(product(EVEN, ("cpu", "gpu")), *DAILY))
+def test_a_step_of_eighty_buckets_makes_no_layout_again(method: str, on: str) -> None:
     """A bucket is a part of a step, as with overlap=True."""
+    device = CUDA if on == "gpu" else torch.device("cpu")
     config = composed([*methods()[method], "policy=fixed"])
     compressor = build_compressor(config, build_policy(config))
     source = torch.Generator().manual_seed(0)

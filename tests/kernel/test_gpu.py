@@ -5,6 +5,7 @@ They are run by Triton's interpreter, compiled for four architectures, and count
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import pkgutil
@@ -20,6 +21,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 import dgc_repro as D
 from dgc_repro.bench.counting import CUDA, Counting
@@ -33,6 +35,7 @@ from dgc_repro.exchange.junction import AfterBackward
 from dgc_repro.exchange.world import World
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch, on_gpu
+from dgc_repro.kernel.cached import forget
 from dgc_repro.model.resnet101 import ResNet101
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.compiling import resources_of, summary
@@ -47,6 +50,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from dgc_repro.kernel.gpu import chosen, thresholds  # noqa: E402
 from dgc_repro.kernel.gpu.compiling import Resources, compiled, resources  # noqa: E402
+from dgc_repro.kernel.gpu.launch import Launches  # noqa: E402
 
 HERE = Path(__file__).parent
 ARCHITECTURES = (70, 75, 80, 90)  # V100, T4, A100, H100
@@ -90,11 +94,19 @@ def launched(*, of_each_type: bool = False) -> list[Any]:
     """What steps of all methods launch, and so what is compiled for them; ``of_each_type``: of few settings,
     each with another outer or inner type."""
     every: set[Any] = set()
-    by_types = {}
+    by_type = {}
     for one in SETTINGS:
         types = [*map(type, nested(one.compressor))]
-        by_types[types[0]] = by_types[types[-1], "quantized" in one.name, bool(one.choose)] = one
-    for setting in by_types.values() if of_each_type else SETTINGS:
+        keys = (
+            types[0],
+            types[-1],
+            f"quantized {'quantized' in one.name}",
+            f"chooses {bool(one.choose)}",
+        )
+        by_type |= dict.fromkeys(keys, one)
+    for setting in (
+        {id(one): one for one in by_type.values()}.values() if of_each_type else SETTINGS
+    ):
         leaf = [*nested(setting.compressor)][-1]
         if getattr(leaf, "block", None) in BLOCKS:
             every |= variants(
@@ -109,12 +121,27 @@ def launched(*, of_each_type: bool = False) -> list[Any]:
     return sorted(every, key=str)
 
 
-def test_triton_that_was_switched_off_for_a_while_may_be_used_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_triton_switched_off_for_a_while_may_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for off in (True, False):
         monkeypatch.setenv("DGC_REPRO_COMPILE", "0" if off else "1")
         assert on_gpu(()) != off
+
+
+def fakes() -> int:
+    gc.collect()
+    return sum(type(one) is FakeTensor for one in gc.get_objects())
+
+
+def test_lists_of_all_methods_leave_no_trace() -> None:
+    """No fake tensor stays in a cache, where real steps would find it, and random numbers stay."""
+    launched.cache_clear()
+    forget()
+    before, random = (fakes(), Launches.count, Launches.reads), torch.get_rng_state()
+    assert launched(of_each_type=True)
+    assert variants(D.ErrorFeedback(D.EDEN()), PARAMETERS)  # its blocks are not in BLOCKS
+    assert Launches.record is None
+    assert before == (fakes(), Launches.count, Launches.reads)
+    assert torch.equal(random, torch.get_rng_state())
 
 
 def is_kernel(function: Any) -> bool:
@@ -238,9 +265,7 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
         (D.ErrorFeedback(D.OneBit()), 6),
     ],
 )
-def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
-    compressor: Compressor, most: int
-) -> None:
+def test_few_launches_whatever_the_number_of_tensors(compressor: Compressor, most: int) -> None:
     with patch.object(chosen, "WIDTHS", chosen.LARGE):  # those of a new Triton, whatever is here
         counted = exchanged(compressor)
         launches = counted.triton

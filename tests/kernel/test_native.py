@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,16 +87,8 @@ def test_on_a_processor_without_avx_the_kernels_leave_long_doubles_alone(tmp_pat
             RandomK(0.1, shared=False).encode(batch, context())
         assert np.longdouble(1) / 3 * 3 == 1
     """
-    environment = os.environ | {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    ((code, text),) = ran(tmp_path, ["-c", textwrap.dedent(program)], CC=str(compiler))
+    assert code == 0, text
 
 
 # The first step of a machine compiles kernels.
@@ -145,28 +138,29 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
     return kept | own | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
+def ran(cache: Path, *commands: list[str], **more: str) -> list[tuple[int, str]]:
+    """How processes of Python end that are started at once: their codes, and what they print on stderr."""
+    given: dict[str, Any] = {
+        "env": environment(cache, **more),
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    started = [subprocess.Popen([sys.executable, *command], **given) for command in commands]
+    errors = [one.communicate(timeout=250)[1] for one in started]
+    return [(one.returncode, text) for one, text in zip(started, errors, strict=True)]
+
+
 def said(cache: Path, *commands: list[str], **more: str) -> list[str]:
-    """The lines about compiling that processes, started at once, print on stderr."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            env=environment(cache, **more),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for command in commands
-    ]
-    errors = [rank.communicate(timeout=250)[1] for rank in ranks]
-    assert not any(rank.returncode for rank in ranks), errors
-    return [line for text in errors for line in text.splitlines() if "compiling" in line]
+    """The lines about compiling that processes print on stderr."""
+    ended = ran(cache, *commands, **more)
+    assert not any(code for code, _ in ended), ended
+    return [line for _, text in ended for line in text.splitlines() if "compiling" in line]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(native.library() is None, reason="no C compiler here")
-def test_the_first_step_says_once_that_it_compiles_and_the_next_process_says_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_first_step_says_once_that_it_compiles_and_the_next_nothing(tmp_path: Path) -> None:
     def said_by_ranks(meeting: str) -> list[str]:
         ranks = [["-c", LOOP, str(rank), str(tmp_path / meeting)] for rank in range(2)]
         return said(tmp_path / "cache", *ranks)
@@ -193,23 +187,14 @@ def test_the_command_of_the_line_compiles_the_file_that_a_step_loads(tmp_path: P
 
 
 def test_without_kernels_the_command_says_so_and_fails(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dgc_repro.kernel"],
-        env=environment(tmp_path, CC="/nonexistent/cc"),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "no C kernels: tensor operations serve the CPU"
+    ((code, text),) = ran(tmp_path, ["-m", "dgc_repro.kernel"], CC="/nonexistent/cc")
+    assert code == 1
+    assert text.splitlines()[-1] == "no C kernels: tensor operations serve the CPU"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_triton_kernels_that_are_compiled_are_said_once_and_cached_ones_are_not(
-    tmp_path: Path,
-) -> None:
+def test_compiled_triton_kernels_are_said_once_and_cached_ones_are_not(tmp_path: Path) -> None:
     triton = pytest.importorskip("triton")
     if not hasattr(triton, "knobs"):
         pytest.skip("this Triton does not report what it compiles")

@@ -182,9 +182,7 @@ def sampled_places(n: int) -> Array:
 
 @pytest.mark.parametrize("large_where_looked", [True, False])
 @pytest.mark.parametrize("share", [3, 10, 100])
-def test_a_sample_that_misleads_costs_time_and_no_entry(
-    share: int, large_where_looked: bool
-) -> None:
+def test_a_sample_that_misleads_costs_time_alone(share: int, large_where_looked: bool) -> None:
     """The brackets are wrong on purpose: too few values above them, or too many for the scratch."""
     n = 100_000
     looked = torch.zeros(n, dtype=torch.bool)

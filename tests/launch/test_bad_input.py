@@ -50,7 +50,10 @@ WORDS = {
     "BELL": "\x07",
 }
 """What words of the table stand for."""
-OVERRIDES = {"GRAVAC": ("compressor=topk", "policy=gravac"), "TEXT": TEXT, "BARE": ()}
+OVERRIDES = {
+    "GRAVAC": ("compressor=topk", "policy=gravac"), "TEXT": TEXT, "BARE": (),
+    "GPT": ("experiment=recipe/gpt", "scale=recipe/text/small", "dataset.train_size=100000"),
+}  # fmt: skip
 TABLE = Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").partition("# Slow.\n")
 MISTAKES = [
     pytest.param(*(part.strip() for part in line.split(" |")), id=line.split(" |")[0], marks=marks)
@@ -69,7 +72,7 @@ MISTAKES = [
 def test_a_mistake_is_one_line_and_nothing_is_left(
     overrides: str, begins: str, says: str, command: Command
 ) -> None:
-    is_command = overrides.partition(" ")[0] in {"BARE", "predict", "queue", *main.COMMANDS}
+    is_command = overrides.partition(" ")[0] in {"BARE", "GPT", "predict", "queue", *main.COMMANDS}
     given = [part for word in overrides.split(" ") for part in OVERRIDES.get(word, [word])]
     for word, text in WORDS.items():
         given = [one.replace(word, text) for one in given]

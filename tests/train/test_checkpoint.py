@@ -126,9 +126,7 @@ NOTE = b'{"kind": "note", "text": "continuing"}\n'
 @pytest.mark.parametrize(
     "file", ["step-3/shared.pt", "step-3/worker-1.pt", "step-3/manifest.json", EPOCHS_FILE]
 )
-def test_a_flipped_byte_is_noticed_or_changes_nothing(
-    file: str, folder: Path, tmp_path: Path
-) -> None:
+def test_a_flipped_byte_is_noticed_or_harmless(file: str, folder: Path, tmp_path: Path) -> None:
     run, whole = built(*FED_BACK), built(*FED_BACK)
     if file not in RECORD_FILES:  # else with lines after the checkpoint
         checkpoint.load(run, folder, HASH)
@@ -170,9 +168,7 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(
         *((STEPS_FILE, "a line lost"), (DECISIONS_FILE, "empty")),
     ],
 )
-def test_a_damaged_record_is_rebuilt_from_the_checkpoint_and_said(
-    folder: Path, file: str, how: str
-) -> None:
+def test_a_damaged_record_is_rebuilt_from_the_checkpoint(folder: Path, file: str, how: str) -> None:
     path, wanted = folder / file, covered(folder, 3)[file]
     whole = path.read_bytes()
     if how == "missing":
@@ -248,9 +244,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize(("name", "content"), FOREIGN.values(), ids=FOREIGN)
-def test_what_is_no_checkpoint_is_ignored_named_and_left_alone(
-    folder: Path, name: str, content: bytes | None
-) -> None:
+def test_foreign_things_are_left_alone(folder: Path, name: str, content: bytes | None) -> None:
     path = folder / checkpoint.FOLDER / name
     path.mkdir() if content is None else path.write_bytes(content)
     run, (note,) = loaded(folder)
@@ -266,9 +260,7 @@ def test_what_is_no_checkpoint_is_ignored_named_and_left_alone(
     assert_same_state(again, run)
 
 
-def test_a_folder_without_checkpoints_or_with_foreign_things_alone_is_a_beginning(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_with_foreign_things_alone_or_nothing_is_a_beginning(tmp_path: Path) -> None:
     for name in RECORD_FILES:
         (tmp_path / name).write_bytes(b"of a run that was killed before its first checkpoint")
     run, notes = loaded(tmp_path)
@@ -312,9 +304,7 @@ def test_damage_that_one_rank_alone_sees_takes_all_ranks_to_the_one_before(
         assert f"step-00000003 is not used ({why}); using the one before" in note
 
 
-def test_rank_0_says_which_checkpoints_there_are(
-    two_workers: Ranks, folder: Path, tmp_path: Path
-) -> None:
+def test_rank_0_tells_the_checkpoints(two_workers: Ranks, folder: Path, tmp_path: Path) -> None:
     folders = [folder, Path(shutil.copytree(folder, tmp_path / "other"))]
     newest(folder).rename(folder / checkpoint.FOLDER / "odd")
     said = f"{checkpoint.FOLDER}: ignored odd (not a checkpoint of a run)"
@@ -425,9 +415,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("local", [(), ("train.local_steps=2",)], ids=["", "local steps"])
-def test_a_run_that_goes_on_from_another_has_the_optimizer_settings_of_its_own_config(
-    tmp_path: Path, local: tuple[str, ...]
-) -> None:
+def test_a_continued_run_has_its_own_settings(tmp_path: Path, local: tuple[str, ...]) -> None:
     old = built(*PLAIN, *UNIFORM4_EF, *local, "optimizer.momentum=0.9")
     play(old, folder=tmp_path, until=2)
     own = ("optimizer.momentum=0.5", "optimizer.weight_decay=0.25")
@@ -453,9 +441,7 @@ def test_a_continued_run_keeps_its_own_rate_of_biases(tmp_path: Path) -> None:
     assert biases["weight_decay"] == others["weight_decay"] / 2
 
 
-def test_the_time_of_earlier_processes_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_processes_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """kill -9 takes what came after the checkpoint; all before it is kept."""
     monkeypatch.setattr(os, "times", lambda: (3.0, 1.0, 0.5, 0.5, 1e6))
     first, second = built(*PLAIN), built(*PLAIN)

@@ -13,8 +13,7 @@ import pytest
 import yaml
 from tiny_run import FINISHED, PLAIN, build, tiny
 
-from dgc_repro.errors import UserError
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro import UserError, conf_dir
 from dgc_repro.launch.rules import validate
 from dgc_repro.train.loop import decision, steps_left
 from dgc_repro.train.step import train_step
@@ -98,9 +97,7 @@ def test_the_table_has_every_compressor_and_every_policy() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("compressor", LADDERS)
-def test_any_policy_goes_over_any_ladder_or_says_in_a_line_why_not(
-    compressor: str, policy: str
-) -> None:
+def test_any_policy_goes_over_any_ladder_or_says_why_not(compressor: str, policy: str) -> None:
     config = config_of(compressor, policy)
     line = refusal(compressor, policy)
     if line is not None:

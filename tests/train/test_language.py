@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_run import (
-    STEPS_PER_EPOCH,
-    TEXT,
-    UNIFORM4_EF,
-    built,
-    play,
-)
+from tiny_run import STEPS_PER_EPOCH, TEXT, UNIFORM4_EF, built, play
 
 from dgc_repro.errors import UserError
 from dgc_repro.train import checkpoint
@@ -24,7 +18,6 @@ from dgc_repro.train.evaluate import evaluate
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.run import Run
 
-FLOAT32_EPS = 2.0**-24
 NO_DROPOUT = "model.dropout=0"
 
 
@@ -127,9 +120,7 @@ def test_the_averaged_gradient_is_clipped_before_the_step() -> None:
     assert steps["1e-3"] == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_another_number_of_workers_goes_on_with_the_mean_residual_and_nothing_carried(
-    tmp_path: Path,
-) -> None:
+def test_other_workers_go_on_with_the_mean_residual_and_nothing_carried(tmp_path: Path) -> None:
     first = built(*TEXT, *UNIFORM4_EF)
     play(first, until=2)
     checkpoint.save(first, tmp_path, "a config")

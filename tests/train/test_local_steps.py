@@ -23,12 +23,10 @@ from tiny_run import (
     built,
     play,
     state_of,
-    tiny,
 )
 from torch import Tensor, nn
 
 from dgc_repro import Muon, UserError
-from dgc_repro.launch.rules import validate
 from dgc_repro.nests import tensors_of
 from dgc_repro.optimizer.muon import matrices
 from dgc_repro.sink import console
@@ -197,8 +195,6 @@ def test_error_feedback_keeps_what_is_not_sent_of_an_outer_gradient(compressor: 
 
 def test_local_steps_beyond_an_epoch_are_refused_with_its_number_of_steps() -> None:
     built(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH}")
-    with pytest.raises(UserError, match="^train.local_steps: at most the 4 steps of an epoch"):
-        validate(tiny(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH + 1}"))
     with pytest.raises(UserError, match="^train.local_steps: at most the 43 steps of an epoch"):
         built(*PLAIN, "dataset.train_size=null", "train.local_steps=44")
 
@@ -260,9 +256,7 @@ def assert_only_weights(run: Run, folder: Path) -> None:
     assert not tensors_of(run.optimizer.state_dict())
 
 
-def test_workers_that_skipped_other_steps_have_a_mean_or_begin_without_a_state(
-    tmp_path: Path,
-) -> None:
+def test_workers_that_skipped_other_steps_have_a_mean_or_begin_anew(tmp_path: Path) -> None:
     skip = (*UNIFORM4_EF, "train.local_steps=2", "train.on_nonfinite=skip", "optimizer=adam")
     wide = (*PLAIN, *skip, "launch.workers=4", "train.batch_size=8", "train.reshard=mean")
     first = POISON.replace("poisoned_rank:1", "poisoned_rank:0")
@@ -328,9 +322,7 @@ def overflowing(run: Run, at: int, parameter: Tensor) -> None:
 @pytest.mark.parametrize(
     "more", [RESNET, (*TEXT, "optimizer.momentum=0.9")], ids=["batch norm", "carried state"]
 )
-def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
-    more: tuple[str, ...],
-) -> None:
+def test_a_round_that_is_not_finite_leaves_nothing_of_itself(more: tuple[str, ...]) -> None:
     run = built(*more, *UNIFORM4_EF, "train.local_steps=2", "train.on_nonfinite=skip")
     play(run, until=2)
     before = state_of(run)
@@ -347,9 +339,7 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
     [(ROUNDS, [2, 2]), ((*TEXT, "train.local_steps=4"), [3, 3])],
     ids=["images", "text"],
 )
-def test_the_progress_line_leaves_out_a_loss_that_no_round_has_shared(
-    overrides: tuple[str, ...], unknown: list[int]
-) -> None:
+def test_the_progress_line_has_no_nan(overrides: tuple[str, ...], unknown: list[int]) -> None:
     """``unknown``: steps of each epoch before the end of its first round."""
     run = built(*overrides)
     lines: list[str] = []

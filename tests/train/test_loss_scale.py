@@ -111,9 +111,7 @@ def test_a_stopped_run_keeps_its_scale(tmp_path: Path, monkeypatch: pytest.Monke
     assert_continues(overrides, 5, tmp_path, whole, told)
 
 
-def test_a_run_that_was_begun_in_another_precision_is_not_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_precision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a T4 after an A100, say: one record cannot name both."""
     config, folder = tiny(*UNIFORM4_EF, "train.precision=half", "train.epochs=3"), tmp_path / "run"
     prepare(folder, config)

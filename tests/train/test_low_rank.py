@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import (
-    SETTINGS,
-    STEPS_PER_EPOCH,
-    TEXT,
-    UNIFORM4_EF,
-    built,
-    play,
-)
+from tiny_run import SETTINGS, STEPS_PER_EPOCH, TEXT, UNIFORM4_EF, built, play
 
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run

@@ -76,10 +76,7 @@ TOPK10 = ("compressor=topk", "compressor.factor=10")
 
 @pytest.mark.parametrize(
     ("settings", "collective", "figure"),
-    [
-        (DENSE, "allreduce", figure_1a),
-        ((*TOPK10, "wrap=[error_feedback]"), "allgather", figure_3),
-    ],
+    [(DENSE, "allreduce", figure_1a), ((*TOPK10, "wrap=[error_feedback]"), "allgather", figure_3)],
 )
 def test_a_run_and_gravacs_modelled_figures_send_one_collective_a_step(
     settings: tuple[str, ...], collective: str, figure: Callable[[tuple[int, ...]], float]
@@ -124,9 +121,7 @@ def test_a_run_that_stands_for_a_longer_one_pays_for_it() -> None:
 
 @pytest.mark.parametrize(("rung", "expected"), [(0, 0.010 + 0.5), (2, 0.010 + 0.040 + 0.5)])
 @pytest.mark.parametrize("decided", ["by the plan", "by the gradient"])
-def test_the_time_of_a_dense_step_excludes_compression(
-    rung: int, expected: float, decided: str
-) -> None:
+def test_a_dense_steps_time_excludes_compression(rung: int, expected: float, decided: str) -> None:
     """GraVAC records t_o + t_s for a dense step: compute 10 ms and communication 500 ms of two workers."""
     run = built("train.step_time=modelled", *NETWORK)
     run.world.clock._last = {"compute": 0.020, "compress": 0.080, "decompress": 0.0}

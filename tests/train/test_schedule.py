@@ -32,9 +32,7 @@ from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step, Triangula
         (Triangular(first=0, peak=0.5, last=0), 5, 1),
     ],
 )
-def test_a_schedule_gives_the_factor_of_its_formula(
-    schedule: Schedule, epoch: float, factor: float
-) -> None:
+def test_a_schedule_gives_its_formula(schedule: Schedule, epoch: float, factor: float) -> None:
     # 1e-12: cos is rounded once in float64.
     assert schedule.factor(epoch, 10) == pytest.approx(factor, abs=1e-12)
 
@@ -69,9 +67,7 @@ def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
 
 
 @pytest.mark.parametrize("milestone", [1.0, 1.5])
-def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
-    milestone: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_is_told_of_a_decay(milestone: float, monkeypatch: pytest.MonkeyPatch) -> None:
     run = built(
         *PLAIN, "schedule=step", f"schedule.milestones_epochs=[{milestone}]", "train.epochs=3"
     )

@@ -153,9 +153,7 @@ def test_fragments_have_every_so_many_th_layer() -> None:
     assert list(layers(resnet)) == ["conv1", "bn1", *blocks, "fc"]
 
 
-def test_other_workers_go_on_from_the_mean_and_a_plain_run_from_the_shared_weights(
-    tmp_path: Path,
-) -> None:
+def test_other_workers_go_on_from_the_mean_a_plain_run_from_shared_weights(tmp_path: Path) -> None:
     first = built(*PLAIN, *UNIFORM4_EF, *STREAM)
     play(first, folder=tmp_path)
     assert isinstance(first.local, Streaming)

@@ -43,9 +43,7 @@ WORDS = (
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-def test_the_host_waits_for_the_signals_and_for_nothing_else(
-    overrides: tuple[str, ...], waits: list[str]
-) -> None:
+def test_the_host_waits_for_the_signals_alone(overrides: tuple[str, ...], waits: list[str]) -> None:
     """Without the waits of backward itself, which cannot run on fake tensors."""
     with Counting() as counting:
         run = build_run(tiny("train.channels_last=false", *overrides), CUDA)

@@ -52,10 +52,7 @@ def resumed(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
         checkpoint.save(first, folder, "a config")
         checkpoint.load(second, folder, "a config")
         play(second)
-        return [
-            (told[:num_told], whole.progress.policy),
-            (told[num_told:], second.progress.policy),
-        ]
+        return [(told[:num_told], whole.progress.policy), (told[num_told:], second.progress.policy)]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +99,7 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("interval", [1, 2])
-def test_norms_of_an_epoch_are_of_the_sum_of_its_own_gradients(
-    interval: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_norms_are_of_an_epochs_gradients(interval: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = built(*SETTINGS["accordion"], *PLAIN, "train.epochs=4", f"policy.interval={interval}")
     told, expected = listening(monkeypatch), []
     for _ in range(4):
