@@ -72,44 +72,33 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "progress": (),
 }
 
+BELOW = "it lies below what it imports: take what you need as an argument"
+ON_TOP = "nothing but the command line builds on it"
+READS = "it reads records: write the number into the run's record and read it there"
+WORKERS = "the workers lie below the compressors, who ask them"
 INSTEAD = {
     "compressor": "a compressor asks and never talks: ask the World that its step is handed, and yield what "
     "waits for the answer",
-    "exchange.world": "the workers lie below the compressors, who ask them",
-    "exchange.collective": "the workers lie below the compressors, who ask them",
-    "exchange.clock": "the workers lie below the compressors, who ask them",
+    **dict.fromkeys(("exchange.world", "exchange.collective", "exchange.clock"), WORKERS),
     "exchange.ledger": "paper/ reads the ledger's names without torch",
     "policy": "a policy sees only the observations that it is handed: have train/ or exchange/ "
     "pass the number in",
-    "exchange": "exchange/ serves whoever is above it: take what you need as an argument",
     "payload": "compressors stand on payloads: move what you need below, into kernel/",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
     "integrations": "an integration calls attach: mend what it needs in exchange/",
-    "optimizer": "an optimizer sees parameters and their gradients: pass what else it needs as an argument",
-    "generalization": "it is the path of a component: the code is in study/",
-    "measure": "it is the path of a component: the code is in study/",
+    **dict.fromkeys(
+        ("generalization", "measure"), "it is the path of a component: its code is in study/"
+    ),
     "extend": "extend.py lists names of compressors and policies: the code is in their packages",
     "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
     "bench": "predict/ builds on bench/: move what both need into bench/",
-    "predict": "nothing but the command line builds on predict/",
-    "selfcheck": "nothing but the command line builds on selfcheck/",
-    "paper": "paper/ reads records: write the number into the run's record and read it there",
+    **dict.fromkeys(("predict", "selfcheck"), ON_TOP),
+    **dict.fromkeys(("paper", "results", "compare"), READS),
     "sink": "a sink is handed finished records: put the number into the record",
-    "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
-    "dataset": "a data set knows nothing of how it is used: pass seed, epoch and rank in",
-    "network": "network/ is arithmetic and system calls: pass sizes, times and addresses in",
     "study": "study/ is handed tensors, networks and methods: build them in launch/ and pass them in",
-    "kernel": "a kernel is tensor arithmetic: pass what it needs as an argument",
-    "results": "results.py reads records: write the number into the run's record and read it there",
-    "compare": "compare/ reads records: write the number into the run's record and read it there",
-    "errors": "errors.py lies under everything and imports nothing of ours",
-    "files": "files.py lies under everything but errors.py",
-    "checked": "checked.py lies under everything and imports nothing of ours",
-    "nests": "nests.py lies under everything and imports nothing of ours",
-    "checksums": "checksums.py lies under everything: it may import errors and files",
-    "progress": "progress.py lies under everything and imports nothing of ours",
     "__init__": "`import dgc_repro` stays light: import under TYPE_CHECKING, and list the name in _PUBLIC",
 }
+"""What to do in place of an import; `BELOW` where a row is not named."""
 
 # Who may import a library that has one owner (all of a folder, or one file), and what others do.
 ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
@@ -130,17 +119,9 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "torch.distributed": (
         # collective: only to tell the errors of a collective from others; rendezvous: only the store
         (
-            "exchange.world",
-            "exchange.process_group",
-            "exchange.hook",
-            "exchange.fsdp",
-            "exchange.door",
-            "exchange.rendezvous",
-            "exchange.collective",
-            "bench",
-            "launch",
-            "selfcheck",
-            "train.checkpoint",
+            *("exchange.world", "exchange.process_group", "exchange.hook", "exchange.fsdp"),
+            *("exchange.door", "exchange.rendezvous", "exchange.collective", "bench", "launch"),
+            *("selfcheck", "train.checkpoint"),
         ),
         "ask a World",
     ),
@@ -215,16 +196,16 @@ def fault(name: str, own: str, row: str) -> str | None:
         if is_below(target, (*MAY_IMPORT[row], row, *UNDER_ALL)):
             return None
         allowed = ", ".join((*MAY_IMPORT[row], *UNDER_ALL))
-        return f"{row} may import {allowed} of ours, not {target}; {INSTEAD[row]}"
+        return f"{row} may import {allowed} of ours, not {target}; {INSTEAD.get(row, BELOW)}"
     for library, (owners, instead) in ONLY_IN.items():
         if is_below(name, (library,)) and not is_below(own, owners):
             owner = ", ".join(owners).replace(".", "/")
             return f"{library} belongs to {owner}; {instead}"
     root = name.partition(".")[0]
     if row in WITHOUT_TORCH and root in ("torch", "torchvision"):
-        return f"{row} never imports {root}, so that a laptop rebuilds every table; {INSTEAD[row]}"
+        return f"{row} never imports {root}, so that a laptop rebuilds every table; {INSTEAD.get(row, BELOW)}"
     if row in TENSORS_ONLY and root not in (*TENSORS_ONLY[row], *sys.stdlib_module_names):
-        return f"{row} imports {' and '.join(TENSORS_ONLY[row])} only, not {root}; {INSTEAD[row]}"
+        return f"{row} imports {' and '.join(TENSORS_ONLY[row])} only, not {root}; {INSTEAD.get(row, BELOW)}"
     return None
 
 

@@ -50,33 +50,20 @@ EVEN = Rule("{}, an even one", lambda value: value % 2 == 0)
         (Count, 0, "a whole number from 1, got 0"),
         (Share, 1.01, "a number above 0 and at most 1, got 1.01"),
         (Positive, math.inf, "a number above 0, got inf"),
-        (
-            Annotated[int, within(2, 16), "8 is usual"],
-            17,
-            "a whole number from 2 to 16, got 17; 8 ",
-        ),
+        (Annotated[int, within(2, 16), "8 is usual"], 17, "a whole number from 2 to 16, got 17; 8 "),
         (Annotated[float, within(0, below=1)], 1, "a number from 0 to below 1, got 1"),
-        (
-            Annotated[float, within(above=0, below=1, name="a share")],
-            1,
-            "a share above 0 and below 1",
-        ),
+        (Annotated[float, within(above=0, below=1, name="a share")], 1, "a share above 0 and below 1"),
         (Annotated[int, EVEN], 3, "a whole number, an even one, got 3"),
         (Annotated[str, one_of({"fed": 1, "raw": 2})], "all", "one of fed, raw, got 'all'"),
         (Literal["mean", "sum"], "max", "one of mean, sum, got 'max'"),
-        (Count | None, 0, "a whole number from 1, or null, got 0"),
-        (
-            Annotated[Count | None, "null for all"],
-            0,
-            "a whole number from 1, or null, got 0; null for all",
-        ),
+        (Annotated[Count | None, "null for all"], 0, "a whole number from 1, or null, got 0; null for all"),
         (Sequence[Any], "word", "a list, got 'word'"),
         (Sequence[Count], [1, 0], "a list, each a whole number from 1, got [1, 0]"),
         (tuple[Compressor, ...], (Dense(), 1), "a list, each a Compressor, got (Dense(), 1)"),
         (Mapping[str, float], 3, "settings by name, as {name: value}, each a number, got 3"),
         (Compressor, "topk", "a Compressor, got 'topk'"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named(hint: Any, value: object, message: str) -> None:
     @dataclass
     class Part:
@@ -134,13 +121,14 @@ def test_a_component_that_checks_nothing_is_checked_when_it_is_made_from_a_confi
         share: float = 0.5
 
         def __post_init__(self) -> None:
-            if self.share > 1:
+            if 1 / self.share < 1:
                 raise ValueError(f"share: at most 1, got {self.share}")
 
     Own.__annotations__ = {"rank": int, "share": float}
     for settings, message in (
         ({"rank": "3"}, "compressor.rank: a whole number, got '3'"),
         ({"share": 2}, "compressor.share: at most 1, got 2"),
+        ({"share": 0}, "compressor: these settings do not work together (division by zero)"),
         ({"rnak": 3}, "compressor.rnak: no such key; did you mean rank?"),
     ):
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):

@@ -94,11 +94,8 @@ def with_value(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         ("compressor___target_", "x" * 200_000),
         ("optimizer__names", "word, " * 30_000),
         ("dataset___target_", "x" * 200_000),
-        ("dataset__note", "x" * 200_000),
-        ("model___target_", "x" * 200_000),
-        ("model__blocks", [1] * 100_000),
         ("wrap", ["x" * 100] * 2000),
-        *((f"optimizer__{'k' * 900}{n}", n) for n in range(1)),
+        (f"optimizer__{'k' * 900}", 1),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -278,17 +275,6 @@ def test_a_line_that_guesses_says_so() -> None:
     assert "TopK: no better than guessing with seed 0" in task.notes
 
 
-def test_numbers_against_a_reference_have_no_interval_below_three_seeds() -> None:
-    runs = [a_run(seed=seed) for seed in range(2)] + [
-        a_run("TopK", seed, 89.0) for seed in range(2)
-    ]
-    ((_, one),) = compare.judged_against(compare.compared(runs), "dense")
-    numbers = one.numbers.set_index("settings")
-    assert list(numbers["n"]) == [2, 2]
-    assert numbers.loc["TopK", "cost"] == pytest.approx(1.0)
-    assert numbers[["low", "high"]].isna().all(axis=None)
-
-
 def test_a_run_that_diverged_is_counted_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     tasks = compare.compared([a_run("TopK", quality=NAN), a_run("TopK", seed=1)])
     compare.show(tasks, compare.Console(width=120))
@@ -426,8 +412,11 @@ def test_the_table_has_cost_interval_class_and_seeds_that_are_missing() -> None:
 def test_one_pair_of_seeds_is_undecided() -> None:
     rows = shown([*seeds("Dense", 90.0), *seeds("TopK", 50.0)])
     assert rows["TopK"] == "1 | 1.00x | 40.00 | - | undecided, n = 1 | - | 2+"
-    two = shown([*seeds("Dense", 90.0, 91.0, 92.0), *seeds("TopK", 50.0, 51.0)])
-    assert two["TopK"] == "2 | 1.00x | 40.00 | - | undecided, n = 2 | - | 1+"
+    two = [*seeds("Dense", 90.0, 91.0, 92.0), *seeds("TopK", 50.0, 51.0)]
+    assert shown(two)["TopK"] == "2 | 1.00x | 40.00 | - | undecided, n = 2 | - | 1+"
+    numbers = judged(two).numbers.set_index("settings").loc["TopK"]
+    assert tuple(numbers[["n", "cost"]]) == (2, pytest.approx(40.0))
+    assert numbers[["low", "high"]].isna().all()
 
 
 def test_seeds_that_only_one_side_has_are_named() -> None:

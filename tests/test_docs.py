@@ -193,26 +193,14 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
 @pytest.mark.parametrize(
     ("right", "wrong", "law", "says"),
     [
-        (
-            "sparse_parts(tensor.numel(), int(floats))",
-            "sparse_parts(tensor.numel(), 1 + int(floats))",
-            "test_bytes",
-            "tensor constant: its payload has the parts ((1, 8), (",
-        ),
-        (
-            ".indices\n",
-            ".indices.flip(0)\n",
-            "test_bytes",
-            "28 ascending places of 130: sort them in `select`",
-        ),
-        (
-            "x, width = tensor.view(-1)",
-            "x, width = -tensor.view(-1)",
-            "test_contraction",
-            "entries are off",
-        ),
+        ("(tensor.numel(), int(floats))", "(tensor.numel(), 1 + int(floats))",
+         "test_bytes", "tensor constant: its payload has the parts ((1, 8), ("),
+        (".indices\n", ".indices.flip(0)\n",
+         "test_bytes", "28 ascending places of 130: sort them in `select`"),
+        ("x, width = tensor.view(-1)", "x, width = -tensor.view(-1)",
+         "test_contraction", "entries are off"),
     ],
-)
+)  # fmt: skip
 def test_the_check_of_the_page_finds_a_compressor_that_breaks_a_law(
     own_folder: Path, right: str, wrong: str, law: str, says: str
 ) -> None:

@@ -27,15 +27,18 @@ GIGABIT = Network("1gbit", "50us", efficiency=1.0)
 NODES = Network("10gbit", "50us", workers_per_node=4, node_rate="100gbit", node_latency="5us")
 STUDIED = {"networks": {"here": GIGABIT}, "compute_ms": 10.0, "latencies": ["50us"]}
 SCALED: dict[str, Any] = {**STUDIED, "workers": [1, 2, 8], "bucket_mb": 1.0}
-SATURATED: dict[str, Any] = {
-    **STUDIED,
-    "workers": 8,
-    "factors": [10, 100],
-    "stated_ms": 5.0,
-    "steps": 1,
-    "repeats": 3,
-}
+SATURATED: dict[str, Any] = {**STUDIED, "workers": 8, "factors": [10, 100]}
+SATURATED |= {"stated_ms": 5.0, "steps": 1, "repeats": 3}
 NARROW: dict[str, Any] = {"networks": {"n": NODES}}
+CHANGES = [{"step": 1, "rate": "1gbit"}]
+WITHOUT_RATE = {
+    "latency": "50us",
+    "loss": 0.1,
+    "efficiency": 0.9,
+    "allreduce": "tree",
+    "schedule": CHANGES,
+}
+WITHOUT_RATE |= {"software": {"allreduce": {"rate": "1gbit"}}, "as_workers": 32, "message_scale": 2}
 
 
 def with_rate(**settings: Any) -> Network:
@@ -43,9 +46,7 @@ def with_rate(**settings: Any) -> Network:
 
 
 REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
-    ResNet101: [
-        ({"blocks": [3, 4, 23]}, "blocks: four whole numbers from 1 to 1000, one a stage, got")
-    ],
+    ResNet101: [({"blocks": [3, 4, 23]}, "blocks: four whole numbers from 1 to 1000, one a stage, got")],
     Digits: [
         ({"validation": 0}, "validation: a whole number of images from 1, got 0"),
         ({"augment": "flip"}, "augment: one of none, crop, crop_flip, shift_flip, got 'flip'"),
@@ -71,19 +72,7 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"software": "fast"}, "software: by collective, as {allreduce:"),
         ({"software": {"gossip": {}}}, "software: no collective 'gossip'; there are: allreduce"),
         ({"software": {"allreduce": {"rat": "1gbit"}}}, "software: by collective"),
-        *(
-            ({key: value}, f"{key}: does nothing without a rate")
-            for key, value in {
-                "latency": "50us",
-                "loss": 0.1,
-                "efficiency": 0.9,
-                "allreduce": "tree",
-                "schedule": [{"step": 1, "rate": "1gbit"}],
-                "software": {"allreduce": {"rate": "1gbit"}},
-                "as_workers": 32,
-                "message_scale": 2,
-            }.items()
-        ),
+        *(({key: value}, f"{key}: does nothing without a rate") for key, value in WITHOUT_RATE.items()),
         ({"workers_per_node": 4}, "workers_per_node: goes with node_rate"),
         ({"workers_per_node": 1, "node_rate": "1gbit"}, "workers_per_node: a whole number from 2"),
     ],
@@ -92,21 +81,16 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ((GIGABIT, 0), "workers: a whole number from 1, got 0"),
         ((Network(), 2), "rate: this needs one"),
         ((Network(rates=["1gbit", "1gbit"]), 3), "rates: one for each worker"),
-        (
-            (NODES, 6),
-            "workers_per_node: 4 workers share a node, and 6 workers are no multiple of it; use 4 or 8",
-        ),
+        ((NODES, 6),
+         "workers_per_node: 4 workers share a node, and 6 workers are no multiple of it; use 4 or 8"),
         ({"network": GIGABIT, "workers": 2, "allreduce": "star"}, "allreduce: one of ring, tree"),
     ],
     Waiting: [(([4, 2], 10, 1.0, 1.0), "workers: a list, each a whole number from 1, ascending")],
-    LowRank: [
-        (([2, 1], 5, [1], 4), "ranks: "),
-        (([1], 5, [6], 4), "spectra: steps up to 5, got 6"),
-    ],
+    LowRank: [(([2, 1], 5, [1], 4), "ranks: "), (([1], 5, [6], 4), "spectra: steps up to 5, got 6")],
     Gradients: [(((3,), np.zeros((2, 4), dtype=np.float32), False), "values: ")],
     Scaling: [(SCALED | NARROW | {"workers": [1, 6]}, "workers: that fill the nodes of n")],
     Saturation: [(SATURATED | NARROW | {"workers": 6}, "workers: that fill")],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)

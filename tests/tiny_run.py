@@ -48,118 +48,74 @@ TIMED = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms
 """Times that are the same whenever the run is made again."""
 FINISHED = Path(__file__).resolve().parent / "finished_run"
 """The record of a finished run, for policies that are given some."""
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "dense": ("compressor=dense", "wrap=[]"),
-    "uniform nearest": ("compressor=uniform", "compressor.bits=6", "wrap=[]"),
-    "uniform stochastic": ("compressor=uniform", "compressor.rounding=stochastic", "wrap=[]"),
-    "uniform in blocks": ("compressor=uniform", "compressor.block=100", "wrap=[]"),
-    "error feedback": UNIFORM4_EF,
-    "stepwise over a ladder with one residual": (*STEPWISE, "wrap=[error_feedback]"),
-    "stepwise over a ladder of residuals": (*STEPWISE, "wrap=[ladder,error_feedback]"),
-    "per layer": (*UNIFORM4_EF, "wrap=[per_layer,error_feedback]"),
-    "fixed rung": ("compressor=uniform", "policy.field=bits", "policy.values=[8,4]", "wrap=[]"),
-    # Sparsifiers.
-    "topk": ("compressor=topk", "wrap=[error_feedback]"),
-    "threshold": ("compressor=threshold", "wrap=[error_feedback]"),
-    "threshold, fixed": ("compressor=threshold", "compressor.threshold=0.01", "wrap=[]"),
-    "dgc_sampled": ("compressor=dgc_sampled", "wrap=[error_feedback]"),
-    "redsync": ("compressor=redsync", "compressor.search_from=100", "wrap=[error_feedback]"),
-    "sidco": ("compressor=sidco", "compressor.fit=gamma", "wrap=[error_feedback]"),
-    "magnitude": ("compressor=magnitude", "wrap=[error_feedback]"),
-    "demo": ("compressor=demo", "compressor.k=4", "compressor.chunk=8"),
-    "sparseloco": ("compressor=sparseloco",),
-    # Casts, quantizers, signs.
-    "running_uniform": ("compressor=running_uniform", "compressor.bits=4", "wrap=[]"),
-    "fp16": ("compressor=fp16", "wrap=[]"),
-    "bf16": ("compressor=bf16", "wrap=[]"),
-    "qsgd": ("compressor=qsgd", "wrap=[]"),
-    "natural": ("compressor=natural", "wrap=[]"),
-    "blockfloat": ("compressor=blockfloat", "compressor.format=nvfp4", "wrap=[]"),
-    "eden": ("compressor=eden", "compressor.block=64", "wrap=[]"),
-    "drive": ("compressor=drive", "compressor.rotations=2", "compressor.shared=true", "wrap=[]"),
-    "terngrad": ("compressor=terngrad", "compressor.shared_scale=true", "wrap=[]"),
-    "onebit": ("compressor=onebit", "wrap=[error_feedback]"),
-    "signsgd": ("compressor=signsgd", "wrap=[]"),
-    "ef_signsgd": ("compressor=ef_signsgd", "wrap=[error_feedback]"),
-    # Low rank.
-    "powersgd": ("compressor=powersgd", "compressor.rank=2", "wrap=[error_feedback]"),
-    "dion": ("compressor=dion",),
-    "powersgd on a ladder": (
-        *("compressor=powersgd", "policy=fixed", "policy.field=rank", "policy.values=[4,1]"),
-        *("policy.rung=2", "wrap=[error_feedback]"),
-    ),
-    "randomk": ("compressor=randomk", "compressor.density=0.1", "wrap=[error_feedback]"),
-    "randomk apart": (
-        "compressor=randomk",
-        "compressor.shared=false",
-        "compressor.factor=4",
-        "wrap=[]",
-    ),
-    # Wrappers and whole nests.
-    "dgc": ("compressor=dgc",),
-    "dgc clipped": (
-        *("compressor=dgc", "wrap=[clip_local,momentum_correction,error_feedback]"),
-        *("wrapper.clip_local.threshold=0.5", "wrapper.momentum_correction.nesterov=true"),
-    ),
-    "block momentum": (
-        *("compressor=uniform", "compressor.bits=2", "wrap=[block_momentum,per_layer]"),
-        *("optimizer.momentum=0", "schedule.warmup_epochs=0.5"),
-    ),
-    "onebit_adam": ("compressor=onebit_adam", "optimizer.freeze_steps=3"),
-    "loco": ("compressor=loco", "wrapper.loco.reset_steps=3"),
-    # Combine.
-    "shards": (*UNIFORM4_EF, "compressor.block=100", "exchange.aggregation=sharded"),
-    "shards of a ladder": (*STEPWISE, "wrap=[error_feedback]", "exchange.aggregation=sharded"),
-    # Policies.
-    "warm-up": (
-        *("compressor=topk", "policy=warmup", "policy.values=[0.5,0.1]"),
-        "wrap=[error_feedback]",
-    ),
-    "gravac": (
-        *("compressor=topk", "policy=gravac", "policy.window=2", "policy.theta_min=2"),
-        *("policy.theta_max=50", "wrap=[error_feedback]", *TIMED),
-    ),
-    "accordion": (
-        *("compressor=topk", "policy=accordion", "policy.eta=0.05", "wrap=[error_feedback]"),
-    ),
-    "accordion by own gradients": (
-        *("compressor=powersgd", "policy=accordion", "policy.field=rank", "policy.values=[4,1]"),
-        *("policy.norm=own", "wrap=[error_feedback]"),
-    ),
-    "gravac a step later": (
-        *("compressor=topk", "policy=gravac", "policy.window=2", "policy.theta_min=2"),
-        *("policy.theta_max=50", "wrap=[error_feedback]", "policy.omega=0", "policy.eps=0.5"),
-        *("policy.decide=last", *TIMED),
-    ),
-    "probed": (
-        *("compressor=topk", "policy=probed", "policy.field=factor", "policy.value=10"),
-        *("policy.spread=true", "wrap=[error_feedback]", *TIMED),
-    ),
-    "probed without a ladder": ("compressor=dense", "policy=probed", "wrap=[]", *TIMED),
-    "scadles": (
-        *("compressor=topk", "policy=scadles", "policy.delta=0.5", "wrap=[error_feedback]"),
-        *TIMED,
-    ),
-    "oracle": (
-        *("compressor=topk", "policy=oracle", f"policy.runs=['{FINISHED}',null]"),
-        "wrap=[error_feedback]",
-    ),
-    "adaqs": (
-        *("compressor=uniform", "policy=adaqs", "policy.falls_by=0.05", "policy.least_steps=1"),
-        "wrap=[error_feedback]",
-    ),
-    "scheduled": (
-        *(
-            "compressor=topk",
-            "policy=scheduled",
-            "policy.by=step",
-            "policy.rungs=[[0,0],[2,1],[5,2]]",
-        ),
-        "wrap=[error_feedback]",
-    ),
-    "one vector": (*UNIFORM4_EF, "exchange.unit=model"),
-    "local steps": (*UNIFORM4_EF, "train.local_steps=2"),
-    "fragments": (*UNIFORM4_EF, "train.local_steps=2", "train.fragments=2", "train.mixing=0.5"),
+FED = "wrap=[error_feedback]"
+EF4, DOWN, TIMES = map(" ".join, (UNIFORM4_EF, STEPWISE, TIMED))
+TABLE = f"""
+dense | compressor=dense wrap=[]
+uniform nearest | compressor=uniform compressor.bits=6 wrap=[]
+uniform stochastic | compressor=uniform compressor.rounding=stochastic wrap=[]
+uniform in blocks | compressor=uniform compressor.block=100 wrap=[]
+error feedback | {EF4}
+stepwise over a ladder with one residual | {DOWN} {FED}
+stepwise over a ladder of residuals | {DOWN} wrap=[ladder,error_feedback]
+per layer | {EF4} wrap=[per_layer,error_feedback]
+fixed rung | compressor=uniform policy.field=bits policy.values=[8,4] wrap=[]
+topk | compressor=topk {FED}
+threshold | compressor=threshold {FED}
+threshold, fixed | compressor=threshold compressor.threshold=0.01 wrap=[]
+dgc_sampled | compressor=dgc_sampled {FED}
+redsync | compressor=redsync compressor.search_from=100 {FED}
+sidco | compressor=sidco compressor.fit=gamma {FED}
+magnitude | compressor=magnitude {FED}
+demo | compressor=demo compressor.k=4 compressor.chunk=8
+sparseloco | compressor=sparseloco
+running_uniform | compressor=running_uniform compressor.bits=4 wrap=[]
+fp16 | compressor=fp16 wrap=[]
+bf16 | compressor=bf16 wrap=[]
+qsgd | compressor=qsgd wrap=[]
+natural | compressor=natural wrap=[]
+blockfloat | compressor=blockfloat compressor.format=nvfp4 wrap=[]
+eden | compressor=eden compressor.block=64 wrap=[]
+drive | compressor=drive compressor.rotations=2 compressor.shared=true wrap=[]
+terngrad | compressor=terngrad compressor.shared_scale=true wrap=[]
+onebit | compressor=onebit {FED}
+signsgd | compressor=signsgd wrap=[]
+ef_signsgd | compressor=ef_signsgd {FED}
+powersgd | compressor=powersgd compressor.rank=2 {FED}
+dion | compressor=dion
+powersgd on a ladder | compressor=powersgd policy=fixed policy.field=rank policy.values=[4,1] \
+policy.rung=2 {FED}
+randomk | compressor=randomk compressor.density=0.1 {FED}
+randomk apart | compressor=randomk compressor.shared=false compressor.factor=4 wrap=[]
+dgc | compressor=dgc
+dgc clipped | compressor=dgc wrap=[clip_local,momentum_correction,error_feedback] \
+wrapper.clip_local.threshold=0.5 wrapper.momentum_correction.nesterov=true
+block momentum | compressor=uniform compressor.bits=2 wrap=[block_momentum,per_layer] \
+optimizer.momentum=0 schedule.warmup_epochs=0.5
+onebit_adam | compressor=onebit_adam optimizer.freeze_steps=3
+loco | compressor=loco wrapper.loco.reset_steps=3
+shards | {EF4} compressor.block=100 exchange.aggregation=sharded
+shards of a ladder | {DOWN} {FED} exchange.aggregation=sharded
+warm-up | compressor=topk policy=warmup policy.values=[0.5,0.1] {FED}
+gravac | compressor=topk policy=gravac policy.window=2 policy.theta_min=2 policy.theta_max=50 {FED} {TIMES}
+accordion | compressor=topk policy=accordion policy.eta=0.05 {FED}
+accordion by own gradients | compressor=powersgd policy=accordion policy.field=rank policy.values=[4,1] \
+policy.norm=own {FED}
+gravac a step later | compressor=topk policy=gravac policy.window=2 policy.theta_min=2 \
+policy.theta_max=50 {FED} policy.omega=0 policy.eps=0.5 policy.decide=last {TIMES}
+probed | compressor=topk policy=probed policy.field=factor policy.value=10 policy.spread=true {FED} {TIMES}
+probed without a ladder | compressor=dense policy=probed wrap=[] {TIMES}
+scadles | compressor=topk policy=scadles policy.delta=0.5 {FED} {TIMES}
+oracle | compressor=topk policy=oracle policy.runs=['FINISHED',null] {FED}
+adaqs | compressor=uniform policy=adaqs policy.falls_by=0.05 policy.least_steps=1 {FED}
+scheduled | compressor=topk policy=scheduled policy.by=step policy.rungs=[[0,0],[2,1],[5,2]] {FED}
+one vector | {EF4} exchange.unit=model
+local steps | {EF4} train.local_steps=2
+fragments | {EF4} train.local_steps=2 train.fragments=2 train.mixing=0.5
+"""
+SETTINGS = {
+    name: tuple(word.replace("FINISHED", str(FINISHED)) for word in overrides.split())
+    for name, _, overrides in (line.partition(" | ") for line in TABLE.strip().splitlines())
 }
 """One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""
 

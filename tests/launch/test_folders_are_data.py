@@ -135,7 +135,7 @@ def test_a_run_with_a_link_in_its_place_is_refused_in_one_line(
     assert outside.exists()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "steps.jsonl", "environment.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "environment.json"])
 def test_a_run_writes_nothing_through_links(
     command: Callable[..., tuple[int, list[str]]], stopped: Path, name: str
 ) -> None:

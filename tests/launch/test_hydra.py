@@ -76,16 +76,10 @@ def test_cfg_prints_the_config_or_one_package_of_it(printed: Printed) -> None:
     assert yaml.safe_load(printed(*batch, "--resolve"))["batch_size"] == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        ("all", "Config search path"),
-        ("defaults", "compressor/topk"),
-        ("searchpath", str(conf_dir())),
-    ],
-)
-def test_info_is_that_of_the_command_line(kind: str, says: str, printed: Printed) -> None:
-    assert says in printed("compressor=topk", "--info", kind)
+def test_info_is_that_of_the_command_line(printed: Printed) -> None:
+    said = printed("compressor=topk", "--info", "all")
+    assert "compressor/topk" in said
+    assert str(conf_dir()) in said
 
 
 @pytest.mark.parametrize(
@@ -94,33 +88,22 @@ def test_info_is_that_of_the_command_line(kind: str, says: str, printed: Printed
         ("compressor=to", {"compressor=topk"}),
         ("comp", {"compressor=", "compressor."}),
         ("compressor=topk compressor.d", {"compressor.density="}),
-        ("train.ep", {"train.epochs="}),
         ("--config-dir my_conf experiment=", {"experiment=mine"}),
-        ("hparams_search=d", {"hparams_search=density_lr"}),
-        ("--config-dir my_conf compressor=mi", {"compressor=mine"}),
-        ("--multirun seed=0,1 policy=gr", {"policy=gravac"}),
         ("reproduce dyn", {"dynamic/table1", "dynamic/sensitivity"}),
-        ("reproduce gravac/table", {"gravac/table3"}),
         ("reproduce ", {"benchmark/methods", "mlsbench/payloads", "list="}),
         ("reproduce dynamic/table1 ", {"published=", "plan=", "device=", "share=", "publish="}),
-        ("reproduce dynamic/table1 plan=true dev", {"device="}),
-        ("reproduce dynamic/table1 sca", {"scale"}),
         ("reproduce dynamic/table1 scale=sm", {"scale=small"}),
         ("reproduce dynamic/table1 plan=true train.ep", {"train.epochs="}),
         ("compare --b", {"--by"}),
         ("compare my", {"my_conf/"}),
         ("recommend ", {"network=", "workers=", "model=", "image=", "max_cost=", "measure="}),
-        ("recommend network=ethernet_1g", {"network=ethernet_1gbit"}),
         ("reproduce list=queue ", {"plan=", "publish="}),
-        ("reproduce list=queue pa", {"paths."}),
-        ("calibrate ", {"name=", "sizes=", "repeats=", "seconds="}),
         ("calibrate launch=netl", {"launch=netlab"}),
         ("selfcheck ", {"rows=", "timeout=", "report="}),
         ("netlab ", {"clean"}),
-        ("wandb my", {"my_conf/"}),
         ("rec", {"recommend", "recipe="}),
         # After a command of ours nothing is offered that it does not know.
-        *((f"{command} zzz", set()) for command in ("reproduce", "compare", "recommend", "netlab")),
+        *((f"{command} zzz", set()) for command in ("reproduce", "compare")),
         ("new-paper ", set()),
     ],
 )
@@ -190,17 +173,11 @@ def test_a_folder_of_ones_own_gives_members_of_every_group(
     assert trained[0].name.startswith("mine-mine-mine-fast-")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ("compressor=mien", "compressor: no 'mien'; did you mean mine?"),
-        ("+tuned=fats", "tuned: no 'fats'; did you mean fast?"),
-    ],
-)
 def test_a_typo_beside_a_folder_of_ones_own_is_told_its_names(
-    wrong: str, says: str, own: Path, whole_command: Callable[..., tuple[int, list[str]]]
+    own: Path, whole_command: Callable[..., tuple[int, list[str]]]
 ) -> None:
-    assert says in refused(whole_command("--config-dir", "my_conf", wrong))
+    line = refused(whole_command("--config-dir", "my_conf", "+tuned=fats"))
+    assert line == "tuned: no 'fats'; did you mean fast?"
 
 
 @pytest.mark.parametrize("way", ["file", "pkg", "plugin", "installed paper"])

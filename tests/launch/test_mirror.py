@@ -165,6 +165,15 @@ def test_what_cannot_be_mirrored_is_one_line(arguments: str, line: str, command:
     assert not Path("runs").exists()
 
 
+def test_a_run_that_is_not_mirrored_completely_is_an_error(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FINISHED, "runs/own")
+    monkeypatch.setattr("dgc_repro.launch.mirror.upload", lambda *_: False)
+    line = "error: wandb: 1 of 1 runs were not mirrored completely"
+    assert command("wandb", "runs") == (1, [line])
+
+
 def test_wandb_writes_through_no_link(command: Run) -> None:
     """A linked run folder is not found in a folder, and a linked folder of wandb's is refused."""
     outside = Path("outside").absolute()

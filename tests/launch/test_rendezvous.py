@@ -49,15 +49,8 @@ from dgc_repro.launch.rendezvous import (
         (1, "localhost", r"launch.start_timeout_seconds: rank 1 finds no rendezvous at .* 0.5 s"),
         (0, "no port", "RANK, WORLD_SIZE, MASTER_PORT, MASTER_ADDR: .*'http'"),
     ],
-    ids=[
-        "port in use",
-        "address of nobody",
-        "unknown host",
-        "no rank 0",
-        "another program",
-        "no port",
-    ],
-)
+    ids=["port in use", "address of nobody", "unknown host", "no rank 0", "another program", "no port"],
+)  # fmt: skip
 def test_a_place_without_a_store_is_one_line(
     rank: int, host: str, says: str, by_hand: Callable[..., None], free: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -122,33 +115,25 @@ def test_gloo_and_nccl_use_loopback_unless_somebody_has_chosen(
 # -- nodes that differ ---------------------------------------------------------------------------
 
 
+LATE = SimpleNamespace(
+    time=by_rank(1e9, 1e9 - CLOCK_SECONDS - 1),
+    monotonic=rendezvous.time.monotonic, sleep=rendezvous.time.sleep,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("where", "what", "says"),
     [
-        (
-            rendezvous, {"code_hash": by_rank("aaaa", "bbbb")},
-            "dgc_repro: rank 0 on node0 has {v} (code aaaa), rank 1 on node1 {v} (code bbbb); it has",
-        ),
-        (
-            rendezvous, {"config_hash": by_rank("aaaa", "bbbb")},
-            "config, or the source of your own classes: rank 0 on node0 has aaaa, rank 1 on node1 bbbb",
-        ),
-        (
-            worker, {"choose_device": by_rank(Place("cuda", "nccl"), Place("cpu", "gloo"))},
-            "launch.device: rank 0 on node0 has cuda with nccl, rank 1 on node1 cpu with gloo; it has",
-        ),
-        (
-            worker, {"computed_precision": by_rank("fp16", "bf16")},
-            "train.precision: rank 0 on node0 has fp16, rank 1 on node1 bf16; it has",
-        ),
-        (
-            rendezvous,
-            {"time": SimpleNamespace(
-                time=by_rank(1e9, 1e9 - CLOCK_SECONDS - 1),
-                monotonic=rendezvous.time.monotonic, sleep=rendezvous.time.sleep,
-            )},
-            "clock: rank 1 is -11 s from rank 0, at most 10 s are allowed; synchronize",
-        ),
+        (rendezvous, {"code_hash": by_rank("aaaa", "bbbb")},
+         "dgc_repro: rank 0 on node0 has {v} (code aaaa), rank 1 on node1 {v} (code bbbb); it has"),
+        (rendezvous, {"config_hash": by_rank("aaaa", "bbbb")},
+         "config, or the source of your own classes: rank 0 on node0 has aaaa, rank 1 on node1 bbbb"),
+        (worker, {"choose_device": by_rank(Place("cuda", "nccl"), Place("cpu", "gloo"))},
+         "launch.device: rank 0 on node0 has cuda with nccl, rank 1 on node1 cpu with gloo; it has"),
+        (worker, {"computed_precision": by_rank("fp16", "bf16")},
+         "train.precision: rank 0 on node0 has fp16, rank 1 on node1 bf16; it has"),
+        (rendezvous, {"time": LATE},
+         "clock: rank 1 is -11 s from rank 0, at most 10 s are allowed; synchronize"),
         (None, {}, "command line: rank 0 on node0 has seed=1, rank 1 on node1 seed=2; it has"),
     ],
     ids=["code", "config", "device", "precision", "clock", "command line"],

@@ -94,7 +94,7 @@ def test_a_page_keeps_the_seeds_that_are_finished(monkeypatch: pytest.MonkeyPatc
     assert len(finished([stated], [], False)) == 1
 
 
-NO_NUMBER = "is no number; a line is a row's id and one number a column"
+RUNS = "conf/paper/{paper}.yaml"
 
 
 @pytest.mark.parametrize(
@@ -107,19 +107,23 @@ NO_NUMBER = "is no number; a line is a row's id and one number a column"
             "claim 1: no quantity 'test acc'",
         ),
         (
-            *("conf/paper/{paper}.yaml", "row: topk", "row: random"),
+            "table1.py",
+            "dense   92.96",
+            "dense 92.96,",
+            "rows: '92.96,' in 'dense 92.96,' is no number",
+        ),
+        ("table1.py", "margin=1.0", 'margin="1.0"', r"table1: margin: a number, got '1\.0'"),
+        ("table1.py", "above=10.0", "abov=10.0", "table1: .*abov"),
+        (
+            RUNS,
+            "row: topk",
+            "row: random",
             "experiment.row: no row in ROWS 'random'; there are: dense, topk",
         ),
-        (
-            *("table1.py", "dense   92.96", "dense 92.96 1"),
-            r"rows: 'dense' has 2 numbers, of the columns test accuracy \(1\)",
-        ),
-        (
-            *("table1.py", "dense   92.96", "dense 92.96,"),
-            f"rows: '92.96,' in 'dense 92.96,' {NO_NUMBER}",
-        ),
+        (RUNS, "artifact: table1, row", "artefact: table1, row", "experiment: .*/table1"),
+        (RUNS, "sweeps:", "sweep:", "table1.sweep: no such key; did you mean"),
+        (RUNS, "sweeps:\n", "optional_runs:\n", "table1: it has no runs"),
     ],
-    ids=["quantity", "row", "too many numbers", "no number"],
 )
 def test_a_mistake_in_a_paper_is_said_before_anything_is_trained(
     file: str, right: str, wrong: str, message: str, trained: list[Path], tmp_path: Path,

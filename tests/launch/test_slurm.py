@@ -175,6 +175,7 @@ MISTAKES = """
 launch.workers=4 launch.nodes=3 | launch.nodes: a whole number that divides launch.work
 launch.time_minutes=2 | launch.signal_seconds: less than launch.time_minutes=2, got 120
 launch.device=auto launch.gpus_per_node=1 | launch.gpus_per_node: 1 for 2 workers of a
+launch.sbatch={mem:false} | launch.sbatch: settings by name, as {name: value}, each a word, a number or true
 launch.sbatch={ntasks-per-node:3} | launch.sbatch: ntasks-per-node is set by launch.work
 train.resume_from=nowhere | train.resume_from: no checkpoint in nowhere
 train.batch_size=100 | launch.workers: 2 workers x 100

@@ -203,6 +203,9 @@ def test_data_that_are_not_here_are_replaced_and_said_unless_a_folder_was_named(
     _, _, facts = study.last_gradient(plain, *how)
     assert (facts["data"], facts["steps"]) == ("digits", 1)
     assert "no cifar10 here, the embedded digits take its place" in capsys.readouterr().out
+    full = {**plain, "scale": {**plain["scale"], "name": "paper"}}
+    with pytest.raises(UserError, match=r"^roots\.cifar10: dataset\.root: no network; give its"):
+        study.last_gradient(full, *how)
     plain["dataset"]["root"] = "data/cifar10"
     with pytest.raises(UserError, match="no network"):
         study.last_gradient(plain, *how)

@@ -141,7 +141,7 @@ def assert_run_of_one_machine(command: Command, *overrides: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(5 * PATIENCE_SECONDS)
-def test_a_run_loses_its_agent_is_stopped_in_torchrun_and_goes_on_from_the_launcher(
+def test_a_run_loses_its_agent_and_a_rank_is_stopped_and_goes_on_from_the_launcher(
     commands: Commands,
 ) -> None:
     given = (*RUN, "train.epochs=100")
@@ -161,6 +161,16 @@ def test_a_run_loses_its_agent_is_stopped_in_torchrun_and_goes_on_from_the_launc
 
     torchrun.start()
     torchrun.wait_for_step(saved + 6)
+    os.kill(torchrun.ranks()["1"], signal.SIGKILL)
+    code, errors = torchrun.end()
+    assert code == 1
+    (line,) = [line for line in errors if line.startswith("error: ")]
+    assert line.startswith("error: rank 1 did not come to the ")
+    saved = last_checkpoint(folder) or 0
+    assert f"the checkpoint of step {saved} is kept" in line
+
+    torchrun.start()
+    torchrun.wait_for_step(saved + 6)
     torchrun.process.send_signal(signal.SIGINT)
     code, errors = torchrun.end()
     assert code != 0
@@ -177,21 +187,6 @@ def test_a_run_loses_its_agent_is_stopped_in_torchrun_and_goes_on_from_the_launc
     torchrun.start()
     assert (torchrun.end()[0], torchrun.printed().count("already done: ")) == (0, 1)
     assert launcher.run_folder() == folder
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(2 * PATIENCE_SECONDS)
-def test_a_rank_that_is_killed_is_reported(commands: Commands) -> None:
-    """A later test has torchrun restart ranks."""
-    command = commands(*RUN, "train.epochs=60", through=TORCHRUN)
-    command.start()
-    command.wait_for_step(41)
-    os.kill(command.ranks()["1"], signal.SIGKILL)
-    code, errors = command.end()
-    assert code == 1
-    (line,) = [line for line in errors if line.startswith("error: ")]
-    assert line.startswith("error: rank 1 did not come to the ")
-    assert f"the checkpoint of step {last_checkpoint(command.run_folder())} is kept" in line
 
 
 @pytest.mark.slow
