@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,22 +66,35 @@ def artifact_of(paper: str, artifact: str) -> Any:
     """The module of an artifact, or its entry in ``ARTIFACTS`` of a module for several, which the paper's
     ``MODULES`` names: ``page(runs, scale)`` makes its page. Raises UserError where there is none."""
     package = package_of(paper)
-    try:
-        several = getattr(importlib.import_module(package), "MODULES", {})
-        module = f"{package}.{several.get(artifact, artifact)}"
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
+    several = getattr(_imported(package), "MODULES", {})
+    module = f"{package}.{several.get(artifact, artifact)}"
+    loaded = _imported(module)
+    if loaded is None:
         raise UserError(
             f"{paper}/{artifact}: no module {package}.{artifact}; write it (docs/adding-a-paper.md), or "
             "correct the name"
         )
+    found = getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
+    if not callable(getattr(found, "page", None)):
+        raise UserError(f"{module}: it has no page; write it (docs/adding-a-paper.md)")
+    return found
+
+
+def _imported(module: str) -> Any:
+    """A module of a paper; None where there is none. Raises UserError for a mistake in it."""
     try:
-        loaded = importlib.import_module(module)
+        return importlib.import_module(module)
     except (UserError, ValueError, TypeError) as error:  # a mistake in a paper's claims or numbers
         raise UserError(f"{module}: {error}") from error
-    return getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            return None
+        if module.startswith(f"{__package__}."):
+            raise
+        steps = traceback.extract_tb(error.__traceback__)
+        lines = [step.lineno for step in steps if module.split(".")[0] in Path(step.filename).parts]
+        line = f", line {lines[-1]}" if lines else ""  # a SyntaxError names its line itself
+        raise UserError(f"{module}{line}: {type(error).__name__}: {error}") from error
 
 
 def pools_of(paper: str, artifact: str) -> tuple[str, ...]:

@@ -114,6 +114,21 @@ RUNS = "conf/paper/{paper}.yaml"
         ),
         ("table1.py", "margin=1.0", 'margin="1.0"', r"table1: margin: a number, got '1\.0'"),
         ("table1.py", "above=10.0", "abov=10.0", "table1: .*abov"),
+        ("table1.py", "page = ", "pages = ", "table1: it has no page; write it"),
+        ("table1.py", "page = ", "page = = ", r"table1: SyntaxError: .*table1\.py, line \d+"),
+        ("table1.py", "page = ", "page = Artefact\n", r"table1, line \d+: NameError: .*'Artefact'"),
+        (
+            "table1.py",
+            "import Check",
+            "import Cheque",
+            r"table1, line \d+: ImportError: .*'Cheque'",
+        ),
+        (
+            "table1.py",
+            "page = ",
+            "import no_such\npage = ",
+            r"line \d+: ModuleNotFoundError: .*no_such",
+        ),
         (
             RUNS,
             "row: topk",
