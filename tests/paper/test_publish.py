@@ -71,7 +71,7 @@ def test_an_artifact_takes_runs_of_another_one_that_it_names(tmp_path: Path) -> 
     table = publish(runs[:2], "dynamic", "table1", "medium", root)
     assert (len(run_ids(study)), len(run_ids(table))) == (3, 2)
     assert len(pool.read(study.parent)) == 3
-    with pytest.raises(UserError, match=r"experiment: runs of dynamic/table1/medium, got"):
+    with pytest.raises(UserError, match=r"takes runs of dynamic/table1/medium, got"):
         publish(runs, "dynamic", "table1", "medium", root)
 
 
