@@ -21,9 +21,10 @@ from dgc_repro.errors import UserError
 from dgc_repro.names import git
 from dgc_repro.paper import index, pool
 from dgc_repro.paper import publish as publishing
+from dgc_repro.paper.artifact import Artifact
 from dgc_repro.paper.dynamic import table1 as table1_module
-from dgc_repro.paper.page import Section, Template, markdown
-from dgc_repro.paper.page import made as made_page
+from dgc_repro.paper.frame import lines
+from dgc_repro.paper.page import markdown
 from dgc_repro.paper.publish import publish, rebuild, run_ids, with_history
 from dgc_repro.paper.records import Run, read_run, read_runs
 from dgc_repro.paper.report import main
@@ -247,10 +248,13 @@ def test_titles_and_names_in_the_overview_are_text_and_no_markup(
 def test_what_a_record_says_is_no_markup_of_a_page(tmp_path: Path, text: str) -> None:
     run = read_run(write_run(tmp_path, "none", 0))
     run = replace(run, environment=run.environment | {"hardware": text})
-    table = Section("Rows", pd.DataFrame({text: [text]}))
-    frame = table1_module.page([run], "quick").frame
-    template, traces = Template(text, {"Traces": "{traces}"}), Section("Traces")
-    page = made_page(template, "quick", [run], frame, [table, traces], said={"traces": text})
+    template = tmp_path / "odd.md"
+    template.write_text(f"# {text}\n\n## Traces\n\n{{traces}}\n", encoding="utf-8")
+    own = Artifact(
+        str(template.with_suffix(".py")), rows={}, numbers=lambda _: lines([]), alike=(),
+        tables={"Rows": pd.DataFrame({text: [text]}), "Traces": ()}, said=lambda _: {"traces": text},
+    )  # fmt: skip
+    page = own([run], "quick")
     shown = read_as_html(markdown(page))
     assert f"<h1>{html.escape(text)} (" in shown
     for tag in ("<script", "<img", "<a "):
