@@ -124,6 +124,30 @@ def test_publishing_again_adds_runs_and_drops_those_that_no_page_names(tmp_path:
     assert not list(folder.parent.glob(".*"))
 
 
+def test_the_next_publication_repairs_one_that_was_killed_at_its_page(
+    table1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, before = tmp_path / "results", contents(table1.parent)
+    folder = shutil.copytree(table1.parent, root / "dynamic" / "quick")
+    replaces = Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == folder / "table1":
+            raise KeyboardInterrupt
+        return replaces(path, target)
+
+    runs = pool.read(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish(runs, "dynamic", "table1", "quick", root)
+    assert not (folder / "table1").exists()
+    (folder / ".new" / "table1").mkdir(parents=True)  # a process that is killed removes nothing
+    publish(runs, "dynamic", "table1", "quick", root)
+    assert contents(folder) == before
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_failed_publication_leaves_everything_as_it_was(
     table1: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
