@@ -122,7 +122,6 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         used = [run for run in shown if run.model in timed]
         drawn["speed"] = figures.of_speed(found, fast, used, scale, among)
     scores = None if is_quick or differ_in_workers else profiles.table(found, list(dense))
-    own = {titles[name]: _table(found, judged[name], shown, ways, same) for name in dense}
     said = {
         "common": _common(judged),
         "classes": "\n".join(f"- *{word}*: {what}" for word, what in MEANINGS.items()),
@@ -147,7 +146,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         tables={
             **({} if is_quick else {"What the seeds show": _classes(judged)}),
             "Settings": (),
-            **own,
+            **{titles[name]: _table(found, judged[name], shown, ways, same) for name in dense},
             **({"Equivalent steps": net.worth_table(by_name, shares)} if shares else {}),
             **({} if scores is None else {"Score": scores}),
             "Modelled time": (),
