@@ -44,7 +44,7 @@ from dgc_repro.launch.run import Job, expand
 from dgc_repro.launch.settings import check_seed
 from dgc_repro.launch.study import FILES, MEASURE, STUDY, dataset_name, kind_of, with_networks
 from dgc_repro.paper import pool
-from dgc_repro.paper.publish import artifact_of, own_conf_of, pools_of, publish
+from dgc_repro.paper.publish import artifact_of, own_conf_of, publish, require_placed
 from dgc_repro.paper.records import Run
 from dgc_repro.sink.wandb import Wandb
 
@@ -130,7 +130,9 @@ def prepared(arguments: Sequence[str]) -> Reproduction:
     if parts > 1 and own.get("publish"):
         raise UserError("publish: a share has no page to publish; give it without share")
     paper, _, artifact = name.partition("/")
-    _refuse_runs_of_others(paper, artifact, [*jobs, *optional])
+    # A run that the page does not take is refused before it is trained.
+    every = [Run(f"row {job.row}", job.config, {}, {}) for job in (*jobs, *optional)]
+    require_placed(every, paper, artifact, every[0].scale)
     jobs = jobs[part - 1 :: parts]
     page = artifact_of(paper, artifact).page
     if require_rows := getattr(page, "require_rows", None):  # of a page that is data
@@ -221,19 +223,6 @@ def _refuse_hidden(paper: str) -> None:
             f"reproduce: {paper} is a paper of this package or an installed one, and the folder {paper} here "
             "has another; rename the folder, or run from another one"
         )
-
-
-def _refuse_runs_of_others(paper: str, artifact: str, jobs: Sequence[Job]) -> None:
-    """Raise UserError for a run that this artifact's page does not take, before it is trained."""
-    pools = pools_of(paper, artifact)
-    for job in jobs:
-        own = job.config["experiment"]
-        if (own["paper"], own["artifact"]) not in [(paper, one) for one in pools]:
-            raise UserError(
-                f"experiment: {paper}/{artifact} takes runs of {paper}/{' or '.join(pools)}, got one of "
-                f"{own['paper']}/{own['artifact']} (row {job.row}); its experiment needs paper: {paper} and "
-                f"artifact: {pools[0]}"
-            )
 
 
 def artifact_node(name: str) -> DictConfig:

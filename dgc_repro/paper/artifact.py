@@ -12,8 +12,8 @@
         ])},
     )
 
-Papers of this project and papers from outside (docs/adding-a-paper.md) are written alike. A page that needs
-code of its own is a function ``page(runs, scale)``, which calls `page.made`.
+Papers of this project and papers from outside (docs/adding-a-paper.md) are written alike. A page whose rows
+or sections depend on its runs is a function ``page(runs, scale)``, which makes an `Artifact` and calls it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Choice, Claim, Note, Printed
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, Relative, amount
-from dgc_repro.paper.page import Drawing, Page, Section, Template, made
+from dgc_repro.paper.markdown import inert
+from dgc_repro.paper.page import FOUND, LIMITS, Drawing, Page, Section, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
+from dgc_repro.paper.verdict import judge
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -122,11 +124,12 @@ class Artifact:
     quantities  numbers of a run by name, and numbers `Relative` to a row. What is sent (``floats sent``,
                 ``payload``, ``wire``, `LESS`) is added for trained runs
     tables      columns by title of the section; a column may be the name of a quantity alone. `Rows`: a table
-                with other rows. A function of `Shown` makes the table, or none. No columns: the section has
-                a text alone. Default: n and all quantities
+                with other rows. A function of `Shown` makes the table, or none; a frame is the table. No
+                columns: the section has a text alone. Default: n and all quantities
     printed     a printed table whose columns are quantities, or numbers by row and quantity, which stand
                 beside the measured ones
-    figures     by file name, made with `drawing`. Default: the test quality by epoch
+    figures     by file name, made with `drawing` or `described`. Default, where ``numbers`` is not given: the
+                test quality by epoch
     data        the paper's data set, such as "CIFAR-10", or by model: accuracy on another one tests no claim
     numbers     makes the frame in place of ``quantities``, with rows that need not be those of the runs
     head, said  functions of `Shown`: more facts, and values of ``{name}`` in the words
@@ -138,10 +141,12 @@ class Artifact:
     words: str
     rows: Mapping[str, str | Look]
     quantities: Mapping[str, Quantity | Relative] = field(default_factory=dict)
-    tables: Mapping[str, Sequence[Column | str] | Rows | Made] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Column | str] | Rows | Made | pd.DataFrame] = field(
+        default_factory=dict
+    )
     claims: Sequence[Claim] = ()
     printed: Printed | Known | None = None
-    figures: Mapping[str, Callable[[Shown], Drawing]] = field(default_factory=dict)
+    figures: Mapping[str, Callable[[Shown], Drawing] | Drawing] = field(default_factory=dict)
     data: str | Mapping[str, str] = ""
     notes: Sequence[Note] = ()
     choices: Sequence[Choice] = ()
@@ -204,38 +209,67 @@ class Artifact:
         sent = (Column("payload", "payload", amount), Column("times less", LESS))
         count = frames.seeds(next(iter(self.quantities), "payload"))
         tables = self.tables or {"Rows": (count, *self.quantities, *sent)}
-        parts = [self._section(title, of, shown, labels, known) for title, of in tables.items()]
+        made = {title: one(shown) if callable(one) else one for title, one in tables.items()}
         head = self.head or (lambda shown: facts.departures(shown.runs, scale) if is_title else [])
         figures = self.figures
-        if not figures and is_trained:
+        if not figures and is_trained and self.numbers is None:
             figures = {"curve": drawing(words.title, _curve, BANDS, size=(6.4, 3.8), legend=3)}
-        return made(
-            words, scale, own, frame, [one for one in parts if one is not None], self.claims,
-            labels=labels, data=self.data, head=head(shown), said=self.said and self.said(shown),
-            printed=known, notes=self.notes, choices=self.choices,
-            modelled=self.modelled,
-            figures={name: describe(shown) for name, describe in figures.items()},
-        )  # fmt: skip
+        said = {"scale": scale, **(self.said(shown) if self.said else {})}
+        said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
 
-    def _section(
+        def text(title: str) -> str:
+            return words.texts.get(title, "").format_map(said)
+
+        others = other_data(own, self.data)
+        return Page(
+            title=words.title.format_map(said),
+            scale=scale,
+            runs=own,
+            facts=[(n, inert(value)) for n, value in facts.facts(own, scale, head(shown))],
+            sections=[
+                Section(title, self._table(title, one, shown, labels, known), text(title))
+                for title, one in made.items()
+                if one is not None
+            ],
+            verdicts=judge(
+                self.claims,
+                frame,
+                labels=labels,
+                same=frames.twins(own),
+                modelled=self.modelled,
+                other_data=others,
+                guesses={run.row for run in own} - {run.row for run in own if not run.guesses},
+            ),
+            frame=frame,
+            printed=known,
+            notes=self.notes,
+            choices=(*words.choices, *self.choices),
+            warning=facts.busy(own),
+            found=text(FOUND),
+            limits=text(LIMITS),
+            other_data="; ".join(dict.fromkeys(others.values())),
+            figures={n: one(shown) if callable(one) else one for n, one in figures.items()},
+            labels=labels,
+        )
+
+    def _table(
         self, title: str, table: Any, shown: Shown, labels: Mapping[str, str], known: Known
-    ) -> Section | None:
-        if callable(table):
-            found: pd.DataFrame | None = table(shown)
-            if isinstance(found, Section):
-                raise UserError(
-                    f"tables[{title!r}]: its function returns the table alone, got a Section"
-                )
-            return None if found is None else Section(title, found)
+    ) -> pd.DataFrame | None:
+        if isinstance(table, Section):
+            raise UserError(
+                f"tables[{title!r}]: its function returns the table alone, got a Section"
+            )
+        if isinstance(table, pd.DataFrame):
+            return table
         if not table:
-            return Section(title)
+            return None
         if not isinstance(table, Rows):
             # A row that the paper prints is shown without runs too.
             there = {*shown.frame["row"], *(row for row, _ in known)}
             own = {row: label for row, label in labels.items() if row in there}
             table = Rows(own, table, self.first)
         columns = [self._column(one, known) for one in table.columns]
-        return Section(title, frames.pivot(shown.frame, table.rows, columns, table.first))
+        return frames.pivot(shown.frame, table.rows, columns, table.first)
 
     def _column(self, column: Column | str, known: Known) -> Column:
         """A column with the printed numbers beside it; a name alone becomes a heading with its unit."""
@@ -245,6 +279,16 @@ class Artifact:
             column = Column(f"{column} {unit}".rstrip(), column, form)
         is_printed = any(name == column.quantity for _, name in known)
         return replace(column, printed=known) if is_printed and column.printed is None else column
+
+
+def other_data(runs: Sequence[Run], printed: str | Mapping[str, str]) -> dict[str, str]:
+    """The rows whose data are not the paper's (`Artifact.data`), and which data they are."""
+    found = {}
+    for run in runs:
+        papers = printed if isinstance(printed, str) else printed.get(run.model, "")
+        if papers and run.data not in ("", papers):
+            found[run.row] = f"{run.data}, not {papers}"
+    return found
 
 
 def _curve(shown: Shown) -> list[panels.Panel]:

@@ -142,8 +142,13 @@ def near(check: Check, printed: float, margin: float) -> Check:
         what = "a factor above 1 for a ratio" if check.ratio else "a number above 0"
         raise ValueError(f"margin: {what}, got {margin} (printed {printed})")
     if check.ratio:
-        return replace(check, above=printed / margin, below=printed * margin, printed=printed)
+        return within(check, printed, margin)
     return replace(check, above=printed - margin, below=printed + margin, printed=printed)
+
+
+def within(check: Check, printed: float, factor: float) -> Check:
+    """The same check as a magnitude: within a ``factor`` of the ``printed`` number, either way."""
+    return replace(check, above=printed / factor, below=printed * factor, printed=printed)
 
 
 def claim(

@@ -1,14 +1,14 @@
 """One page of results, for every artifact: findings, tables, claims, readings, notes, choices, facts.
 
-An artifact's module makes a `Page` of its runs; this module writes it as markdown with figures, and its
-verdicts and numbers for programs. screen.py prints the part that fits a terminal.
+An `Artifact` makes a `Page` of its runs; this module writes it as markdown with figures, and its verdicts and
+numbers for programs. screen.py prints the part that fits a terminal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Check, Choice, Claim, Note, claim
 from dgc_repro.paper.effect import Effect
-from dgc_repro.paper.facts import busy, facts, scale_text, used
-from dgc_repro.paper.frame import summary, twins
-from dgc_repro.paper.markdown import inert, markdown_table, plain
+from dgc_repro.paper.facts import scale_text, used
+from dgc_repro.paper.frame import summary
+from dgc_repro.paper.markdown import markdown_table, plain
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import MIN_SEEDS, Verdict, judge, tally
+from dgc_repro.paper.verdict import MIN_SEEDS, Verdict, tally
 from dgc_repro.paper.verdict_text import claims_text, found_text
 
 PAGE_FILE = "table.md"
@@ -32,7 +32,7 @@ FOUND, LIMITS, HOW = "Found", "The page does not say", "How it was run"
 
 @dataclass(frozen=True)
 class Section:
-    """A ``table`` with its title, and the ``text`` above it: of the template, where none is given here."""
+    """A ``table`` with its title, and the ``text`` above it."""
 
     title: str
     table: pd.DataFrame | None = None
@@ -124,76 +124,6 @@ class Page:
     other_data: str = ""
     figures: Mapping[str, Drawing] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-
-
-def made(
-    words: str | Template,
-    scale: str,
-    runs: Sequence[Run],
-    frame: pd.DataFrame,
-    sections: Sequence[Section],
-    claims: Sequence[Claim] = (),
-    *,
-    modelled: bool = False,
-    labels: Mapping[str, str] | None = None,
-    data: str | Mapping[str, str] = "",
-    head: Sequence[tuple[str, str]] = (),
-    said: Mapping[str, object] | None = None,
-    choices: Sequence[Choice] = (),
-    **more: Any,
-) -> Page:
-    """The page of runs, with the claims judged on their numbers: rows of the same training count once.
-
-    words    the template, or the artifact's module file, beside which it lies
-    modelled the numbers are a model's, without a spread
-    labels   rows in words
-    data     the paper's data set, by model where there are several; empty: claims are judged on any data
-    head     facts between those on the runs and those on the machine
-    said     by name, what ``{name}`` stands for in the template
-    choices  of another template, after the page's own
-    more     other fields of `Page`, in place of those made here
-    """
-    if isinstance(words, str):
-        words = Template.read(words)
-    said = {"scale": scale, **(said or {})}
-    said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
-    other = other_data(runs, data)
-    verdicts = judge(
-        claims,
-        frame,
-        labels=labels,
-        same=twins(runs),
-        modelled=modelled,
-        other_data=other,
-        guesses={run.row for run in runs} - {run.row for run in runs if not run.guesses},
-    )
-    filled = [
-        replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
-        for one in sections
-    ]
-    fields: dict[str, Any] = {
-        "title": words.title.format_map(said),
-        "facts": [(name, inert(value)) for name, value in facts(runs, scale, head)],
-        "sections": filled,
-        "verdicts": verdicts,
-        "choices": (*words.choices, *choices),
-        "warning": busy(runs),
-        "found": words.texts.get(FOUND, "").format_map(said),
-        "limits": words.texts.get(LIMITS, "").format_map(said),
-        "other_data": "; ".join(dict.fromkeys(other.values())),
-        "labels": labels or {},
-    }
-    return Page(scale=scale, runs=runs, frame=frame, **{**fields, **more})
-
-
-def other_data(runs: Sequence[Run], printed: str | Mapping[str, str]) -> dict[str, str]:
-    """The rows whose data are not the paper's, and which data they are (see `made`)."""
-    found = {}
-    for run in runs:
-        papers = printed if isinstance(printed, str) else printed.get(run.model, "")
-        if papers and run.data not in ("", papers):
-            found[run.row] = f"{run.data}, not {papers}"
-    return found
 
 
 def title_text(page: Page) -> str:

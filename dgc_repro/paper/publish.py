@@ -119,7 +119,12 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     no artifact of the pool names any more are dropped from it.
     """
     runs = list(runs)
-    _require_placed(runs, paper, artifact, scale)
+    if not runs:
+        raise UserError(
+            f"experiment: at least one finished run of {paper}/{artifact} at scale {scale}, got none; run "
+            "the experiment first"
+        )
+    require_placed(runs, paper, artifact, scale)
     folder = root / paper / scale
     others = {name: one for name, one in pool.records(folder).items() if name != artifact}
     with _fresh(folder) as fresh:
@@ -247,19 +252,16 @@ def _write(made: Page, folder: Path, fresh: Path) -> None:
     numbers.to_csv(fresh / pool.NUMBERS_FILE, index=False, lineterminator="\n")
 
 
-def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) -> None:
-    wanted = [(paper, pool, scale) for pool in pools_of(paper, artifact)]
-    if not runs:
-        raise UserError(
-            f"experiment: at least one finished run of {paper}/{artifact} at scale {scale}, got none; run "
-            "the experiment first"
-        )
+def require_placed(runs: Iterable[Run], paper: str, artifact: str, scale: str) -> None:
+    """Raise UserError for a run that the page of an artifact does not take."""
+    names = pools_of(paper, artifact)
     for run in runs:
         place = (run.setting("experiment.paper"), run.setting("experiment.artifact"), run.scale)
-        if place not in wanted:
+        if place not in [(paper, name, scale) for name in names]:
             raise UserError(
-                f"experiment: runs of {'/'.join(wanted[0])}, got {'/'.join(map(str, place))} in {run.id}; "
-                "publish it under its own name"
+                f"experiment: {paper}/{artifact} takes runs of {paper}/{' or '.join(names)}/{scale}, got "
+                f"{'/'.join(map(str, place))} in {run.id}; its experiment needs paper: {paper} and artifact: "
+                f"{names[0]}, or publish it under its own name"
             )
 
 

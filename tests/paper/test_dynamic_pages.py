@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from published_results import RESULTS
 from rich.console import Console
-from synthetic import ROWS, require_golden, words, write_run
+from synthetic import ROWS, require_golden, write_run
 
 from dgc_repro.paper import pool
 from dgc_repro.paper.dynamic import table1
@@ -62,11 +62,7 @@ def test_the_paper_agrees_with_its_own_claims_on_its_own_numbers() -> None:
 def test_the_printed_order_agrees_where_dense_training_comes_as_far_as_the_papers(
     tmp_path: Path,
 ) -> None:
-    page = table1.page(made(tmp_path / "runs"), "quick")
-    found = words(page)
-    agreed = ("1", "1b", "1c", "2", "3", "4", "5", "6")
-    assert {claim: found[claim] for claim in agreed} == dict.fromkeys(agreed, "agrees")
-    require_golden(page, "dynamic.md", tmp_path)
+    require_golden(table1.page(made(tmp_path / "runs"), "quick"), "dynamic.md", tmp_path)
 
 
 def shown(page: Page, others: Sequence[OtherScale] = ()) -> str:

@@ -19,7 +19,7 @@ from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.artifact import ACCURACY, LESS, Artifact, Rows
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed, printed_table
 from dgc_repro.paper.frame import Column, Relative, lines
-from dgc_repro.paper.page import CONTRADICT, FOUND, LIMITS, SILENT, Section, Template, made
+from dgc_repro.paper.page import CONTRADICT, FOUND, LIMITS, SILENT, Template
 from dgc_repro.paper.records import Run, read_run
 
 ROWS = {"none": "no compression", "static8": "8 bits"}
@@ -170,13 +170,13 @@ def test_a_template_has_a_title_texts_and_choices(tmp_path: Path) -> None:
         f"## {SILENT}\n\n| silent | chosen | config key |\n|---|---|---|\n| the rate | 0.1 | optimizer |\n"
     )
     assert Template.read(path).choices == (Choice("the rate", "0.1", "optimizer"),)
-    own = Section("Notes", text="Own {words}.")
-    page = made(
-        str(path.with_suffix(".py")), "quick", [], lines([]), [Section("Rows"), own],
-        said={"number": 9, "n": 3}, facts=(),
+    own = Artifact(
+        str(path.with_suffix(".py")), rows={}, numbers=lambda _: lines([]), tables={"Rows": ()},
+        said=lambda _: {"number": 9, "n": 3}, alike=(),
     )  # fmt: skip
+    page = own([], "quick")
     assert page.title == "Table 9"
-    assert [section.text for section in page.sections] == ["Over 3\nseeds.", "Own {words}."]
+    assert [section.text for section in page.sections] == ["Over 3\nseeds."]
 
 
 def test_claims_and_notes_are_filled_in_with_what_the_module_says(tmp_path: Path) -> None:

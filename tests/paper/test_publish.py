@@ -21,9 +21,10 @@ from dgc_repro.errors import UserError
 from dgc_repro.names import git
 from dgc_repro.paper import index, pool
 from dgc_repro.paper import publish as publishing
+from dgc_repro.paper.artifact import Artifact
 from dgc_repro.paper.dynamic import table1 as table1_module
-from dgc_repro.paper.page import Section, Template, markdown
-from dgc_repro.paper.page import made as made_page
+from dgc_repro.paper.frame import lines
+from dgc_repro.paper.page import markdown
 from dgc_repro.paper.publish import publish, rebuild, run_ids, with_history
 from dgc_repro.paper.records import Run, read_run, read_runs
 from dgc_repro.paper.report import main
@@ -71,7 +72,7 @@ def test_an_artifact_takes_runs_of_another_one_that_it_names(tmp_path: Path) -> 
     table = publish(runs[:2], "dynamic", "table1", "medium", root)
     assert (len(run_ids(study)), len(run_ids(table))) == (3, 2)
     assert len(pool.read(study.parent)) == 3
-    with pytest.raises(UserError, match=r"experiment: runs of dynamic/table1/medium, got"):
+    with pytest.raises(UserError, match=r"takes runs of dynamic/table1/medium, got"):
         publish(runs, "dynamic", "table1", "medium", root)
 
 
@@ -121,6 +122,30 @@ def test_publishing_again_adds_runs_and_drops_those_that_no_page_names(tmp_path:
     assert not (folder / "stale.txt").exists()
     assert {run.id for run in pool.read(folder.parent)} == {run.id for run in first[:3]}
     assert not list(folder.parent.glob(".*"))
+
+
+def test_the_next_publication_repairs_one_that_was_killed_at_its_page(
+    table1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, before = tmp_path / "results", contents(table1.parent)
+    folder = shutil.copytree(table1.parent, root / "dynamic" / "quick")
+    replaces = Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == folder / "table1":
+            raise KeyboardInterrupt
+        return replaces(path, target)
+
+    runs = pool.read(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish(runs, "dynamic", "table1", "quick", root)
+    assert not (folder / "table1").exists()
+    (folder / ".new" / "table1").mkdir(parents=True)  # a process that is killed removes nothing
+    publish(runs, "dynamic", "table1", "quick", root)
+    assert contents(folder) == before
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_failed_publication_leaves_everything_as_it_was(
@@ -247,10 +272,13 @@ def test_titles_and_names_in_the_overview_are_text_and_no_markup(
 def test_what_a_record_says_is_no_markup_of_a_page(tmp_path: Path, text: str) -> None:
     run = read_run(write_run(tmp_path, "none", 0))
     run = replace(run, environment=run.environment | {"hardware": text})
-    table = Section("Rows", pd.DataFrame({text: [text]}))
-    frame = table1_module.page([run], "quick").frame
-    template, traces = Template(text, {"Traces": "{traces}"}), Section("Traces")
-    page = made_page(template, "quick", [run], frame, [table, traces], said={"traces": text})
+    template = tmp_path / "odd.md"
+    template.write_text(f"# {text}\n\n## Traces\n\n{{traces}}\n", encoding="utf-8")
+    own = Artifact(
+        str(template.with_suffix(".py")), rows={}, numbers=lambda _: lines([]), alike=(),
+        tables={"Rows": pd.DataFrame({text: [text]}), "Traces": ()}, said=lambda _: {"traces": text},
+    )  # fmt: skip
+    page = own([run], "quick")
     shown = read_as_html(markdown(page))
     assert f"<h1>{html.escape(text)} (" in shown
     for tag in ("<script", "<img", "<a "):

@@ -11,13 +11,14 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, frame
+from dgc_repro.paper.artifact import Artifact
 from dgc_repro.paper.benchmark import ALIKE, figures, net, paired, profiles, speed, tuning
 from dgc_repro.paper.benchmark.classes import MEANINGS, SHOWN, UNDECIDED, WORDS, Judged, Word
 from dgc_repro.paper.benchmark.equivalent import calibrations, is_shortened
 from dgc_repro.paper.benchmark.paired import LOSS, OWN_WIRE, STEPS, TRAINING_LOSS, WIRE
 from dgc_repro.paper.benchmark.workloads import DENSE, TUNES, or_diverged, workloads
 from dgc_repro.paper.frame import Column, amount, number
-from dgc_repro.paper.page import Drawing, Page, Section, made
+from dgc_repro.paper.page import Drawing, Page
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.setting_names import is_of, name_of
 from dgc_repro.paper.verdict import MIN_SEEDS
@@ -120,47 +121,47 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     if fast := {title: rows for title, rows in fast.items() if rows}:
         used = [run for run in shown if run.model in timed]
         drawn["speed"] = figures.of_speed(found, fast, used, scale, among)
-    classes = [] if is_quick else [_classes(judged)]
     scores = None if is_quick or differ_in_workers else profiles.table(found, list(dense))
-    return made(
-        __file__, scale, every, found,
-        [
-            *(Section("What the seeds show", table) for table in classes),
-            Section("Settings"),
-            *(
-                Section(titles[name], _table(found, judged[name], shown, ways, same))
-                for name in dense
-            ),
-            *([Section("Equivalent steps", net.worth_table(by_name, shares))] if shares else []),
-            *([] if scores is None else [Section("Score", scores)]),
-            Section("Modelled time"),
-            *([Section("Tuning", tuned), Section("All rates", rates)] if len(rates) else []),
-            Section("How the classes were found"),
-        ],
-        head=[
+    said = {
+        "common": _common(judged),
+        "classes": "\n".join(f"- *{word}*: {what}" for word, what in MEANINGS.items()),
+        "spread": "\n".join(f"- {one.spread_text}" for one in judged.values()),
+        "families": "\n".join(f"- {text}" for one in judged.values() for text in _families(one)),
+        "kinds": "\n".join(f"- {_kinds(by_name[name], one)}" for name, one in judged.items()),
+        "looks": _looks(shown, judged),
+        "workers": speed.WORKERS,
+        "among": among,
+        "largest": f"{profiles.LARGEST:g}",
+        "targets": "; ".join(_target(name, by_name[name]) for name in dense),
+        "seeds": MIN_SEEDS,
+        "notes": "".join(f"- {text}\n" for text in _notes(methods)),
+        "wire": WIRE_OF_OWN if differ_in_workers else WIRE_AT,
+        "subject": "quality, bytes and time" + " by the number of workers" * differ_in_workers,
+        "twins": "; ".join(_twins(same)) or "none",
+    }
+    made = Artifact(
+        __file__,
+        rows={},
+        numbers=lambda _: found,
+        tables={
+            **({} if is_quick else {"What the seeds show": _classes(judged)}),
+            "Settings": (),
+            **{titles[name]: _table(found, judged[name], shown, ways, same) for name in dense},
+            **({"Equivalent steps": net.worth_table(by_name, shares)} if shares else {}),
+            **({} if scores is None else {"Score": scores}),
+            "Modelled time": (),
+            **({"Tuning": tuned, "All rates": rates} if len(rates) else {}),
+            "How the classes were found": (),
+        },
+        head=lambda _: [
             ("training", "; ".join(map(_training, dense.values()))),
             ("seconds", "modelled, from times of these runs: see Modelled time"),
         ],
-        said={
-            "common": _common(judged),
-            "classes": "\n".join(f"- *{word}*: {what}" for word, what in MEANINGS.items()),
-            "spread": "\n".join(f"- {one.spread_text}" for one in judged.values()),
-            "families": "\n".join(f"- {text}" for one in judged.values() for text in _families(one)),
-            "kinds": "\n".join(f"- {_kinds(by_name[name], one)}" for name, one in judged.items()),
-            "looks": _looks(shown, judged),
-            "workers": speed.WORKERS,
-            "among": among,
-            "largest": f"{profiles.LARGEST:g}",
-            "targets": "; ".join(_target(name, by_name[name]) for name in dense),
-            "seeds": MIN_SEEDS,
-            "notes": "".join(f"- {text}\n" for text in _notes(methods)),
-            "wire": WIRE_OF_OWN if differ_in_workers else WIRE_AT,
-            "subject": "quality, bytes and time"
-            + (" by the number of workers" if differ_in_workers else ""),
-            "twins": "; ".join(_twins(same)) or "none",
-        },
+        said=lambda _: said,
         figures=drawn,
-    )  # fmt: skip
+        alike=(),
+    )
+    return made(every, scale)
 
 
 def _twins(same: Mapping[str, str]) -> list[str]:

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import frame, panels, plot
-from dgc_repro.paper.artifact import described
+from dgc_repro.paper.artifact import Artifact, described
 from dgc_repro.paper.benchmark import ALIKE
 from dgc_repro.paper.benchmark.equivalent import Calibration, calibrations, loss_of
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.frame import Column, Quantity, seeds
-from dgc_repro.paper.page import Drawing, Page, Section, made
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.page import Drawing, Page
+from dgc_repro.paper.records import Run
 
 ALSO = ("images", "text")
 """``experiment.artifact`` of the runs, which benchmark/methods has too."""
@@ -26,7 +27,6 @@ STEPS, ACCURACY, LOSS, FIT = "steps", "test accuracy", "loss", "loss on training
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    require_alike(runs, ALIKE)
     present = [name for name in workloads() if any(run.model == name for run in runs)]
     if not present:
         raise UserError(
@@ -51,7 +51,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column("loss, nats", LOSS, 4),
         Column("loss on training data, nats", FIT, 4),
     ]
-    tables = []
+    tables: dict[str, pd.DataFrame] = {}
     for name in present:
         shares = {
             run.row: float(run.setting("train.steps_share", 1.0))
@@ -59,19 +59,20 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             if run.model == name
         }
         rows = {row: f"{shares[row]:g}" for row in sorted(shares, key=lambda row: -shares[row])}
-        table = frame.pivot(found, rows, columns, "share of the steps")
-        tables.append(Section(workloads()[name].title, table))
+        tables[workloads()[name].title] = frame.pivot(found, rows, columns, "share of the steps")
     fitted = calibrations(runs, {name: workloads()[name] for name in present})
-    return made(
+    curves = "\n".join(map(_curve, fitted.values())) or "- too few runs for a curve"
+    made = Artifact(
         __file__,
-        scale,
-        runs,
-        found,
-        [Section("What a saved step costs"), *tables],
-        head=[("model", "see the titles")],
-        said={"curves": "\n".join(map(_curve, fitted.values())) or "- too few runs for a curve"},
+        rows={},
+        numbers=lambda _: found,
+        tables={"What a saved step costs": (), **tables},
+        head=lambda _: [("model", "see the titles")],
+        said=lambda _: {"curves": curves},
         figures={"steps": _figure(fitted, runs, scale)} if fitted else {},
+        alike=ALIKE,
     )
+    return made(runs, scale)
 
 
 def _curve(calibration: Calibration) -> str:
@@ -103,15 +104,8 @@ def _figure(fitted: Mapping[str, Calibration], runs: Sequence[Run], scale: str) 
         "Points are runs, each less what the fit gives whole training on the run's kind of processor. "
         "Lines are the quadratics."
     )
-    return described(
-        "What dense training loses with fewer steps",
-        note,
-        runs,
-        scale,
-        parts,
-        size=(4.2, 3.2),
-        legend=0,
-    )
+    title = "What dense training loses with fewer steps"
+    return described(title, note, runs, scale, parts, size=(4.2, 3.2), legend=0)
 
 
 def _draw(axes: Axes, one: Calibration) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from dgc_repro.paper.artifact import Artifact, Shown, drawing
-from dgc_repro.paper.claims import Check, Claim, Printed
+from dgc_repro.paper.claims import Check, Claim, Printed, within
 from dgc_repro.paper.frame import Column, Quantity
 from dgc_repro.paper.gravac import LSTM, RESNET101, VGG16, fig1a
 from dgc_repro.paper.gravac import studies as g
@@ -70,7 +70,7 @@ def _claims() -> Iterator[Claim]:
     ):
         for model, look in g.LOOKS.items():
             at = PRINTED(model, quantity)
-            check = Check(quantity, model, None, at / GRID_STEP, at * GRID_STEP, printed=at)
+            check = within(Check(quantity, model), at, GRID_STEP)
             said = {"model": look.label, "at": at, **SAID}
             yield WORDS.claim(name, check, of=model, ours=True, assumed=assumed, **said)
     for model in (RESNET101, VGG16):

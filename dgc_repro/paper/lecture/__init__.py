@@ -29,6 +29,12 @@ def first(values: Values) -> str:
     return f"{values[0]:g}" if values else "-"
 
 
+def cross_entropy(shown: Shown) -> list[tuple[str, str]]:
+    """The training cross-entropy that every network is trained to, as a fact of a page."""
+    target = shown.runs[0].setting("stopping.target")
+    return [("training cross-entropy to reach", f"{target:g} nats")]
+
+
 def by_setting(frame: pd.DataFrame, quantity: str, row: str) -> dict[float, list[float]]:
     """A quantity of a row by its settings that are or end in numbers, such as 64 or "rank 4"."""
     own = frame[(frame["quantity"] == quantity) & (frame["row"] == row)]

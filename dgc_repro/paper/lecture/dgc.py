@@ -12,7 +12,7 @@ import pandas as pd
 
 from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import Artifact, Shown, drawing, looks_of
-from dgc_repro.paper.claims import Check, near, printed_table
+from dgc_repro.paper.claims import Check, near, printed_table, within
 from dgc_repro.paper.frame import Column, join, longer, of, study_of, times
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
@@ -44,8 +44,7 @@ HALF = 0.5
 
 
 def _within(quantity: str, row: str, coding: str) -> Check:
-    printed = MEGABYTES(row, quantity)
-    return Check(quantity, row, None, printed / FACTOR, printed * FACTOR, coding, printed=printed)
+    return within(Check(quantity, row, setting=coding), MEGABYTES(row, quantity), FACTOR)
 
 
 def _falls(row: str, coding: str) -> tuple[Check, ...]:

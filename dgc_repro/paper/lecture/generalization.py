@@ -21,6 +21,7 @@ from dgc_repro.paper import panels, plot
 from dgc_repro.paper.artifact import Artifact, Rows, Shown, drawing
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, lines, of, percent, seeds
+from dgc_repro.paper.lecture import cross_entropy
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
 
@@ -188,8 +189,6 @@ page = Artifact(
             legend=0,
         )
     },
-    head=lambda shown: [
-        ("training cross-entropy to reach", f"{shown.runs[0].setting('stopping.target'):g} nats")
-    ],
+    head=cross_entropy,
     alike=("scale.name", "dataset", "model.hidden", "stopping", "schedule", "generalization"),
 )

@@ -17,7 +17,7 @@ from dgc_repro.paper import panels
 from dgc_repro.paper.artifact import BARS, Artifact, Shown, drawing, looks_of
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, longer, of, relative, seeds
-from dgc_repro.paper.lecture import first
+from dgc_repro.paper.lecture import cross_entropy, first
 from dgc_repro.paper.lecture.tuning import NAMES, RATE, STEPS, tried_of, tuned_of
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.records import Run
@@ -94,9 +94,7 @@ page = Artifact(
             legend=2,
         )
     },
-    head=lambda shown: [
-        ("training cross-entropy to reach", f"{shown.runs[0].setting('stopping.target'):g} nats")
-    ],
+    head=cross_entropy,
     alike=(
         *("scale.name", "dataset", "model", "stopping", "optimizer.momentum", "schedule"),
         "generalization",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper.artifact import Artifact, Shown, built
-from dgc_repro.paper.claims import Check, near
+from dgc_repro.paper.claims import Check, near, within
 from dgc_repro.paper.frame import Column, amount, join, longer, number, of, study_of, times
 from dgc_repro.paper.mlsbench import BASELINES, MODELS, QSGD, SEEDS, SIGNS, TOPK, row_id
 from dgc_repro.paper.page import Template
@@ -85,10 +85,7 @@ def _all(method: str, printed: float, half: float) -> list[Check]:
 
 
 def _within(quantity: str, method: str) -> list[Check]:
-    return [
-        Check(quantity, row_id(m, method), None, 100 / FACTOR, 100 * FACTOR, printed=100)
-        for m in MODELS
-    ]
+    return [within(Check(quantity, row_id(m, method)), 100, FACTOR) for m in MODELS]
 
 
 page = Artifact(
