@@ -167,7 +167,9 @@ class Artifact:
                 _require(f"quantity {name!r}", "quantity", [one.quantity], known)
                 _require(f"quantity {name!r}", "row", [one.to], self.rows)
         for title, table in self.tables.items():
-            columns = table.columns if isinstance(table, Rows) else () if callable(table) else table
+            if callable(table) or isinstance(table, pd.DataFrame):
+                continue
+            columns = table.columns if isinstance(table, Rows) else table
             asked = [one if isinstance(one, str) else one.quantity for one in columns]
             _require(f"table {title!r}", "quantity", asked, known)
         if isinstance(self.printed, Printed):
@@ -299,8 +301,12 @@ def _curve(shown: Shown) -> list[panels.Panel]:
 
 
 def require_names(claims: Iterable[Claim], quantities: Iterable[str], rows: Iterable[str]) -> None:
-    """Raise UserError for a claim on a quantity or a row that there is not."""
+    """Raise UserError for a claim on a quantity or a row that there is not, or with another one's id."""
+    seen = set[str]()
     for claim in claims:
+        if claim.id in seen:
+            raise UserError(f"claim {claim.id}: two claims have this id; give each its own")
+        seen.add(claim.id)
         for check in (*claim.premises, *claim.checks):
             _require(f"claim {claim.id}", "quantity", [check.quantity], quantities)
             _require(f"claim {claim.id}", "row", check.rows, rows)

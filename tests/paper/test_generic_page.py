@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from synthetic import write_run
@@ -47,6 +48,9 @@ def test_a_misspelt_name_in_a_claim_or_a_printed_table_is_an_error() -> None:
         page_with(printed=Printed("Table 1", {"top-1": "%"}, {"none": (90.0,)}))
     with pytest.raises(UserError, match="^Table 1: no row in ROWS 'dense'; there are: none"):
         page_with(printed=Printed("Table 1", {"test accuracy": "%"}, {"dense": (90.0,)}))
+    claims = page_with(fine).claims
+    with pytest.raises(UserError, match="^claim 2: two claims have this id; give each its own"):
+        Artifact("A page", rows=ROWS, claims=[*claims, *claims])
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,7 @@ def test_a_misspelt_name_that_would_leave_a_column_empty_is_an_error(
 ) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         Artifact("A page", rows=ROWS, **given)
+    assert Artifact("A page", rows=ROWS, tables={"Sent": pd.DataFrame({"any": [1]})}).tables
 
 
 def test_a_printed_column_may_be_what_is_sent_in_its_own_unit() -> None:
