@@ -6,6 +6,7 @@ runs.groupby("compressor")["test/accuracy_percent"].mean()
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ import pandas as pd
 from dgc_repro.errors import UserError
 from dgc_repro.names import results_dir
 from dgc_repro.paper import index, pool
-from dgc_repro.paper.records import Run, in_order, read_runs, record_entries
+from dgc_repro.paper.records import Run, read_runs
 from dgc_repro.paper.setting_names import flat
 
 RESULTS = results_dir()
@@ -53,22 +54,21 @@ def finished_runs(folder: str | Path) -> list[Run]:
     """Return the finished runs below a folder as records. Of copies of a run, whatever their folders are
     called, it returns one."""
     place = Path(folder)
-    either = ("config.yaml", "summary.json")  # one of them may be lost
-    found = {path.parent for name in either for path in place.rglob(name)}
-    first: dict[object, Run] = {}
-    skipped, copies = [], 0
-    for own in sorted(found, key=lambda path: (not NAMED.search(path.name), path)):
-        runs, messages = read_runs([own])
-        skipped += messages
-        for run in runs:
-            copies += first.setdefault(record_entries(own), run) is not run
-    if copies:
+    files = ("config.yaml", "summary.json")  # either may be lost
+    found = sorted({path.parent for name in files for path in place.rglob(name)})
+    runs, skipped = read_runs(found)
+    first: dict[str, Run] = {}
+    own_folders_first = sorted(runs, key=lambda run: not NAMED.search(run.id))
+    for run in own_folders_first:
+        record = [run.config, run.summary, run.environment, run.epochs.to_json()]
+        first.setdefault(json.dumps(record, sort_keys=True, default=str), run)
+    if copies := len(runs) - len(first):
         skipped.append(f"left out: {copies} {'copy' if copies == 1 else 'copies'} of run folders")
     for message in skipped:
         log.warning(message)
-    if not first:
+    if not runs:
         raise UserError(f"{place}: no finished run; train one, or give the folder of paths.runs")
-    return in_order(first.values())
+    return list(first.values())
 
 
 def load_results(name: str, root: str | Path | None = None) -> Frames:

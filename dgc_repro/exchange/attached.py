@@ -23,13 +23,10 @@ from dgc_repro.exchange import saved as saved_states
 from dgc_repro.exchange.ahead import compile_ahead
 from dgc_repro.exchange.collective import CollectiveFailed
 from dgc_repro.exchange.exchange import Exchange
-from dgc_repro.exchange.fit import (
-    as_arguments,
-    unwrapped,
-)
+from dgc_repro.exchange.fit import as_arguments, parameters_of, unwrapped
 from dgc_repro.exchange.fsdp import PerUnit, UnitHooks
 from dgc_repro.exchange.guard import NotCopied, Optimizers, Repeated, untraced
-from dgc_repro.exchange.hook import Hook, parameters_of, refuse_capture
+from dgc_repro.exchange.hook import Hook, refuse_capture
 from dgc_repro.exchange.junction import AfterBackward, Parameters, PerBucket
 from dgc_repro.exchange.ledger import GRADIENT, Ledger
 from dgc_repro.exchange.rendezvous import (

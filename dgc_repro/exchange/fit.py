@@ -22,7 +22,6 @@ from dgc_repro.compressor.nesting import check_nesting, without_feedback
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.collective import CollectiveFailed
-from dgc_repro.exchange.hook import parameters_of
 from dgc_repro.exchange.junction import sparse_gradient
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Policy, measures
 
@@ -181,6 +180,16 @@ def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Param
             }
         )
     return model, parameters
+
+
+def parameters_of(
+    model: DistributedDataParallel, *, learning: bool = True
+) -> dict[str, nn.Parameter]:
+    """The parameters that get gradients, or the frozen ones, by name, without those that DDP was told to
+    ignore."""
+    ignored = getattr(model, "parameters_to_ignore", ())
+    named = model.module.named_parameters()
+    return {n: p for n, p in named if p.requires_grad == learning and n not in ignored}
 
 
 def refuse_no_policy(policy: object) -> None:

@@ -14,8 +14,8 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial, wraps
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,19 +33,9 @@ Parameters = Mapping[str, nn.Parameter]
 
 
 def untraced(function: F) -> F:
-    """The function, which `torch.compile` leaves as it is where it compiles what calls it. It is marked when
-    it is first called: torch then loads its compiler, which takes as long as all the rest of torch."""
-
-    @cache
-    def marked() -> F:
-        found: F = torch.compiler.disable(function, reason="an exchange is never compiled")
-        return found
-
-    @wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        return marked()(*arguments, **named)
-
-    return cast("F", call)
+    """The function, which `torch.compile` leaves as it is where it compiles what calls it."""
+    disabled: F = torch.compiler.disable(function, reason="an exchange is never compiled")
+    return disabled
 
 
 class Repeated:

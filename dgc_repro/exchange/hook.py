@@ -111,13 +111,3 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     return DistributedDataParallel(
         module, device_ids=devices, gradient_as_bucket_view=True, **settings
     )
-
-
-def parameters_of(
-    model: DistributedDataParallel, *, learning: bool = True
-) -> dict[str, nn.Parameter]:
-    """The parameters that get gradients, or the frozen ones, by name, without those that DDP was told to
-    ignore."""
-    ignored = getattr(model, "parameters_to_ignore", ())
-    named = model.module.named_parameters()
-    return {n: p for n, p in named if p.requires_grad == learning and n not in ignored}

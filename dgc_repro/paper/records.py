@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dgc_repro import files
 from dgc_repro.checked import refuse
-from dgc_repro.checksums import Damaged, Entry, entry_in, verified
+from dgc_repro.checksums import Damaged, verified
 from dgc_repro.errors import CONTROL, UserError, shown
 from dgc_repro.names import default_of, defaults_of_component
 from dgc_repro.paper.decisions import decisions_of
@@ -224,12 +224,6 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
         except UserError as error:
             skipped.append(f"left out: {error}")
     return in_order(runs), skipped
-
-
-def record_entries(folder: Path) -> tuple[Entry, ...]:
-    """The sizes and checksums of the files of a record, which tell copies of a run from other runs."""
-    names = (*NEEDED_FILES, EPOCHS_FILE, *LINES_FILES)
-    return tuple(entry_in(folder / name) for name in names if (folder / name).is_file())
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
