@@ -16,14 +16,14 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-#define LANES 16 /* sums side by side of a product, on every processor */
+#define LANES 16      /* sums side by side of a product, on every processor */
 #define RUN 8192      /* columns summed lane by lane before the lanes are added up */
 #define TILE 1024     /* columns of q that stay in the first-level cache */
 #define MOST_CHUNKS 16
 #define LEAST_ROWS 64 /* of a chunk of rows that is summed by itself */
 
-/* The values of a register, and how many rows and ranks of products the registers hold at once. GCC keeps a
-   vector that is wider than a register in memory, and takes five times as long. */
+/* WIDTH: the values of a register. BLOCK: how many rows and ranks of products the registers hold at once. GCC
+   keeps a vector that is wider than a register in memory, and the product takes five times as long. */
 #ifdef __AVX512F__
 #define WIDTH 16
 #define BLOCK 4
