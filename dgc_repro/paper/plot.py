@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.scale import LogScale, LogTransform
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
@@ -248,6 +249,26 @@ def name_points(
             color=colours[name], path_effects=HALO, arrowprops=leader, **font,
         )  # fmt: skip
     return True
+
+
+class RoundedLog10(LogTransform):
+    """Logarithms rounded from an extended precision. numpy's own last bit is that of the processor's vector
+    units (AVX512 or not), and with it the shade of a pixel changes."""
+
+    def transform_non_affine(self, values: Any) -> Any:
+        logarithms = super().transform_non_affine(np.asanyarray(values, np.longdouble))
+        return np.asanyarray(logarithms, float)
+
+
+class SamePixels(LogScale):
+    """A logarithmic scale whose figures are the same on all processors."""
+
+    def __init__(self, axis: Axis | None = None) -> None:
+        super().__init__(axis)
+        self._rounded = RoundedLog10(10)
+
+    def get_transform(self) -> RoundedLog10:
+        return self._rounded
 
 
 def plain_log(axis: Axis, unit: str = "") -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -145,3 +147,17 @@ def test_a_caption_of_a_strangers_record_is_plain_text() -> None:
     (words, name, caption) = IMAGE.findall(markdown(page))[0]
     assert (words, name) == ("A &#60;b&#62;title&#60;/b&#62;", "one")
     assert caption == "*A &#42; star, a &#91;link&#93;(x) and a line.*"
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).eps == np.finfo(float).eps, reason="no precision beyond float64 here"
+)
+def test_a_logarithmic_axis_does_not_depend_on_the_processor() -> None:
+    """Its logarithms are those of the real numbers, rounded once (or, rarely, twice)."""
+    values = np.exp(np.random.default_rng(0).uniform(-5, 15, 2000))
+    _, draw = panels.panel("", lambda axes: axes.plot(values, values), log="x")
+    draw(axes := Figure().subplots())
+    drawn = axes.xaxis.get_transform().transform(values)
+    rounded = [float(Decimal(float(value)).log10()) for value in values]
+    assert sum(drawn != rounded) <= 4
+    assert sum(np.abs(drawn - rounded) > np.spacing(np.abs(rounded))) == 0
