@@ -185,7 +185,7 @@ def fails(how: str) -> None:
     [
         ("raises", "rank 1 KeyError: 'nobody'"),
         ("is killed", "rank 1 was killed by SIGKILL"),
-        ("is late", "rank 0 .*[Tt]imed out"),
+        ("is late", "rank 0 .*([Tt]imed out|timeout after)"),
     ],
 )
 def test_a_rank_that_fails_is_named_with_its_reason(how: str, said: str) -> None:

@@ -10,14 +10,14 @@ import matplotlib
 import pytest
 from matplotlib import ft2font
 from matplotlib.font_manager import findfont
-from published_results import PAGES, POOLS, REPOSITORY, RESULTS, each_page
+from published_results import PAGES, POOLS, REPOSITORY, RESULTS, name_of
+from talk import require_fit_for_a_talk
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import git
-from dgc_repro.paper import findings, index, pool
-from dgc_repro.paper.page import markdown
+from dgc_repro.paper import findings, index, plot, pool, publish
+from dgc_repro.paper.page import Page, markdown
 from dgc_repro.paper.plot import SETTINGS
-from dgc_repro.paper.publish import artifact_of, rebuild, run_ids
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 MAKE_BYTES = ("kiwisolver", "matplotlib", "numpy", "pandas", "pillow", "pyarrow", "scipy")
@@ -32,6 +32,12 @@ def tracked() -> set[Path]:
     if not (listed := git("ls-files --full-name :/results")):
         pytest.skip("no git checkout here")
     return {REPOSITORY / line for line in listed.splitlines()}
+
+
+@pytest.fixture(scope="module", params=PAGES, ids=name_of)
+def made(request: pytest.FixtureRequest) -> tuple[Path, Page]:
+    """The folder of a page, and the page that its pool makes: once for all tests of it."""
+    return request.param, publish.page_of(request.param)
 
 
 @pytest.fixture
@@ -55,21 +61,30 @@ def test_figures_take_the_font_that_matplotlib_brings() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_pinned_packages")
-@each_page
 def test_a_page_and_its_figures_are_made_again_byte_for_byte(
-    folder: Path, tracked: set[Path], tmp_path: Path
+    made: tuple[Path, Page], tracked: set[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder, page = made
+    monkeypatch.setattr(publish, "page_of", lambda _: page)
     again = tmp_path.joinpath(*folder.parts[-3:])
-    rebuild(folder, again)
+    publish.rebuild(folder, again)
     name, text = folder.name, pool.numbers(folder.parent)
     assert pool.records(again.parent)[name] == pool.records(folder.parent)[name]
     assert pool.numbers(again.parent).to_csv() == (
         text[text["artifact"] == name].reset_index(drop=True).to_csv()
     )
-    made = {path.name: path.read_bytes() for path in again.iterdir() if path.suffix != ".svg"}
+    new = {path.name: path.read_bytes() for path in again.iterdir() if path.suffix != ".svg"}
     published = {path.name: path.read_bytes() for path in tracked if path.parent == folder}
-    assert sorted(made) == sorted(published)
-    assert [name for name in made if made[name] != published[name]] == []
+    assert sorted(new) == sorted(published)
+    assert [name for name in new if new[name] != published[name]] == []
+
+
+@pytest.mark.slow
+def test_a_published_figure_is_fit_for_a_talk(made: tuple[Path, Page]) -> None:
+    for name, described in made[1].figures.items():
+        figure = described.draw()
+        assert figure.get_suptitle().splitlines()[0] == plot.literal(described.title), name
+        require_fit_for_a_talk(figure)
 
 
 def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
@@ -104,10 +119,10 @@ def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked:
 
 
 @pytest.mark.slow
-@each_page
-def test_a_page_is_made_of_one_seed_and_of_one_row(folder: Path) -> None:
+def test_a_page_is_made_of_one_seed_and_of_one_row(made: tuple[Path, Page]) -> None:
+    folder, whole = made
     paper, scale, artifact = folder.parts[-3:]
-    module, runs = artifact_of(paper, artifact), pool.read(folder.parent, run_ids(folder))
+    module, runs = publish.artifact_of(paper, artifact), whole.runs
     first = min(run.seed for run in runs)
     page = module.page([run for run in runs if run.seed == first], scale)
     assert "nan" not in markdown(page).partition("## Verdicts")[0].lower().split()
