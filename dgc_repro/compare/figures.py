@@ -123,7 +123,6 @@ def _panel(task: Task, x: str, axes: Axes) -> None:
     amounts = [value for values, _ in where.values() for value in values]
     low, high = min(amounts, default=1.0), max(amounts, default=1.0)
     if 0 < 10 * low <= high:  # a single worker has 0 wire bytes
-        axes.set_xscale("log")
         plot.plain_log(axes.xaxis)
     elif 0 < high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
         middle, half = math.sqrt(low * high), math.sqrt(LEAST_SPAN)

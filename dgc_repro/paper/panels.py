@@ -19,15 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from dgc_repro.paper.plot import (
-    BLACK,
-    Look,
-    SamePixels,
-    empty,
-    plain_linear,
-    plain_log,
-    plain_ticks,
-)
+from dgc_repro.paper.plot import BLACK, Look, empty, plain_linear, plain_log, plain_ticks
 from dgc_repro.paper.records import Run
 
 Draw = Callable[[Axes], object]
@@ -67,7 +59,6 @@ def panel(
             if limits:
                 axes.set(**{f"{name}lim": limits})
             if name in log:
-                axes.set(**{f"{name}scale": SamePixels(axis)})
                 plain_log(axis, unit=unit)
             else:
                 plain_linear(axis)

@@ -20,7 +20,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.scale import LogScale, LogTransform
@@ -252,28 +252,25 @@ def name_points(
 
 
 class RoundedLog10(LogTransform):
-    """Logarithms rounded from an extended precision. numpy's own last bit is that of the processor's vector
-    units (AVX512 or not), and with it the shade of a pixel changes."""
+    """Logarithms to base 10, computed in extended precision and rounded to float64. The last bit of numpy's
+    float64 logarithm differs between processors with and without AVX512, and that bit changes pixels."""
 
     def transform_non_affine(self, values: Any) -> Any:
         logarithms = super().transform_non_affine(np.asanyarray(values, np.longdouble))
         return np.asanyarray(logarithms, float)
 
 
-class SamePixels(LogScale):
-    """A logarithmic scale whose figures are the same on all processors."""
-
-    def __init__(self, axis: Axis | None = None) -> None:
-        super().__init__(axis)
-        self._rounded = RoundedLog10(10)
+class RoundedLogScale(LogScale):
+    """Matplotlib's logarithmic scale with `RoundedLog10`."""
 
     def get_transform(self) -> RoundedLog10:
-        return self._rounded
+        return RoundedLog10(10)
 
 
-def plain_log(axis: Axis, unit: str = "") -> None:
-    """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 of them in a short range, as plain
-    numbers."""
+def plain_log(axis: XAxis | YAxis, unit: str = "") -> None:
+    """Make an axis logarithmic. Its ticks stand at powers of ten, and at 2 and 5 of them in a short range, as
+    plain numbers."""
+    axis.axes.set(**{f"{axis.axis_name}scale": RoundedLogScale(axis)})
     low, high = axis.get_view_interval()
     few = (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,)
     axis.set_major_locator(LogLocator(subs=few))

@@ -35,23 +35,26 @@ def promises_about_addresses_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TensorHandle, "set_attr", checked)
 
 
-def of(module: str) -> Any:
-    cases = [one for one in CASES if one.function.__module__.endswith(f".{module}")]
+def each(cases: list[Case]) -> Any:
     return pytest.mark.parametrize("case", cases, ids=str)
 
 
-@of("sparse")
-def test_of_sparse(case: Case) -> None:
+def is_sparse(case: Case) -> bool:
+    return case.function.__module__.endswith(".sparse")
+
+
+@each([case for case in CASES if is_sparse(case)])
+def test_a_sparse_kernel_gives_the_bits_of_the_c_kernel(case: Case) -> None:
     case.run(torch.device("cpu"))
 
 
-@of("whole")
-def test_of_whole(case: Case) -> None:
+@each([case for case in CASES if not is_sparse(case)])
+def test_another_kernel_gives_the_bits_of_the_c_kernel(case: Case) -> None:
     case.run(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("norm", [0.5, 1.0, 2.0, math.nan, math.inf])
-def test_of_whole_norms_the_factor_on_the_gpu_is_that_of_a_number(norm: float) -> None:
+def test_the_factor_of_a_norm_on_the_gpu_is_that_of_a_number(norm: float) -> None:
     clip = ClipLocal(Dense(), 1.0)
     factor = clip.factor(torch.tensor(norm, dtype=torch.float64), 2)
     assert torch.equal(factor, torch.tensor(clip.factor(norm, 2)))

@@ -1,4 +1,5 @@
-"""What results/ holds is what its pools make today, byte for byte; and pages of a part of their runs."""
+"""What results/ holds is what its pools make today, byte for byte. Its figures can be shown in a talk. A page
+can be made of a part of its runs."""
 
 from __future__ import annotations
 
